@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every third-party dependency, once. All are Debian 12 packages; see docs/dependencies in README.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Boost 1.81 REQUIRED COMPONENTS json)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+if(TESSERA_CLI)
+  find_package(CLI11 REQUIRED)
+  pkg_check_modules(LIBEDIT REQUIRED IMPORTED_TARGET libedit)
+endif()
+if(TESSERA_TESTS)
+  find_package(GTest REQUIRED)
+endif()

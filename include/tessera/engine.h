@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: a loaded model that many clients submit requests to. Thread-safe. No tensor type
+// leaks.
+#pragma once
+
+#include <tessera/error.h>
+#include <tessera/request.h>
+#include <tessera/sampling.h>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+enum class OpsKind { kFast, kReference };  // SIMD and threads, or the short FP32 oracle
+enum class CacheType { kF32, kBF16 };      // storage of K, V and index keys
+
+struct EngineOptions {
+  std::string model_dir{};
+  std::string device = "cpu";
+  OpsKind ops = OpsKind::kFast;
+  CacheType cache_type = CacheType::kF32;
+  int threads = 0;          // 0: all cores this process may use
+  int max_context = 0;      // 0: max_position_embeddings of the model
+  int max_sequences = 16;   // sequences that run at once; others wait in the queue
+  int max_draft = 5;        // K_max of the state rings
+  int indexer_budget = 0;   // tokens QSA may select, a multiple of the block size; 0: the model's
+  int prefill_chunk = 512;  // rows of a prefill launch, a multiple of 64
+  /// Called while weights load, fraction in [0, 1].
+  std::function<void(double fraction)> on_load_progress{};
+};
+
+/// Bytes of one part of the weights or of the state, for `tessera info`.
+struct SizeEntry {
+  std::string name{};
+  uint64_t bytes = 0;
+  uint64_t parameters = 0;  // 0 for state
+  std::string note{};
+};
+
+struct KernelChoice {
+  std::string op{};
+  std::string kernel{};
+  std::string reason{};
+};
+
+/// What was loaded, in words and numbers.
+struct ModelInfo {
+  std::string name{};
+  std::string layout{};  // "FP8 release layout, per-expert tensors"
+  int vocab_size = 0;
+  int max_context = 0;
+  int hidden_size = 0;
+  int num_layers = 0;
+  std::vector<std::string> layer_kinds{};
+  std::vector<SizeEntry> weights{};
+  std::vector<SizeEntry> state_per_sequence{};  // fixed parts
+  std::vector<SizeEntry> state_per_token{};     // paged parts
+  std::vector<KernelChoice> kernels{};
+  std::vector<std::string>
+      ignored_tensors{};  // "model.visual.* (45): vision tower, not used for text"
+  GenerationDefaults defaults{};
+};
+
+struct EngineStats {
+  int running = 0;
+  int queued = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t generated_tokens = 0;
+  uint64_t failed_requests = 0;
+  uint64_t pages_used = 0;
+  uint64_t pages_total = 0;
+};
+
+/// One running request. Movable handle; dropping it cancels the request.
+class Generation {
+ public:
+  Generation();
+  ~Generation();
+  Generation(Generation&&) noexcept;
+  Generation& operator=(Generation&&) noexcept;
+
+  /// Blocks until the next event. After kFinished it keeps returning that event.
+  Event next();
+  /// Asks the engine to stop at the next round; `next()` then yields kFinished / kCancelled.
+  void cancel();
+
+  struct Impl;
+  explicit Generation(std::shared_ptr<Impl> impl);
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+class Engine {
+ public:
+  /// Loads a checkpoint folder in the released layout (config.json, *.safetensors,
+  /// generation_config.json).
+  static Result<std::unique_ptr<Engine>> load(EngineOptions options);
+  ~Engine();
+
+  /// Validates and queues a request. Errors: kInvalidArgument, kContextLimit (with the numbers),
+  /// kMismatch.
+  Result<Generation> submit(Request request);
+
+  const ModelInfo& info() const;
+  EngineStats stats() const;
+
+  /// Writes a snapshot with a fingerprint of weights, config and numerics version. Errors: I/O as
+  /// kNotFound.
+  Result<void> save_state(const StateHandle& state, const std::string& path) const;
+  /// Reads one back; the file is untrusted: sizes, checksum and fingerprint are checked first.
+  Result<StateHandle> load_state(const std::string& path);
+  /// Token ids that a snapshot has absorbed.
+  static const std::vector<int32_t>& state_tokens(const StateHandle& state);
+
+  struct Impl;
+
+ private:
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client asks of the engine, and the events it gets back. Token ids in, token ids out.
+#pragma once
+
+#include <tessera/error.h>
+#include <tessera/sampling.h>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace tessera {
+
+/// Frozen state of a sequence after an exact number of tokens; opaque, shareable, thread-safe to
+/// hold.
+class StateSnapshot;
+using StateHandle = std::shared_ptr<const StateSnapshot>;
+
+struct Request {
+  std::vector<int32_t> prompt{};  // at least one id, all below the vocabulary size
+  SamplingParams sampling{};
+  int max_tokens = 256;             // generated tokens at most
+  std::vector<int32_t> stop_ids{};  // in addition to the end-of-text ids of the model
+  bool ignore_eos = false;          // go on through end-of-text ids (benches)
+  int top_logprobs = -1;            // -1: none, 0: of the sampled token, n: and the n best
+  bool prompt_logprobs = false;     // log-probability of each prompt token (evaluation)
+  StateHandle resume_from{};        // its tokens must be a proper prefix of `prompt`
+  bool keep_state = false;          // hand the final state back in the last event
+};
+
+enum class FinishReason { kStop, kLength, kCancelled, kError };
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0.0F;  // natural log, of the raw softmax (before temperature and filters)
+};
+
+struct Usage {
+  int prompt_tokens = 0;
+  int cached_tokens = 0;  // prompt tokens whose state came from `resume_from`
+  int completion_tokens = 0;
+  double prefill_seconds = 0.0;
+  double decode_seconds = 0.0;
+};
+
+struct Event {
+  enum class Kind {
+    kPrefill,   // progress: `prefilled` of the prompt tokens have been absorbed
+    kToken,     // one generated token
+    kFinished,  // last event; `reason`, `usage`, and `error` when reason is kError
+  };
+  Kind kind = Kind::kToken;
+  int prefilled = 0;
+  int32_t token = -1;
+  float logprob = 0.0F;                  // kToken, when top_logprobs >= 0
+  std::vector<TokenLogprob> top{};       // kToken, when top_logprobs > 0; best first
+  std::vector<float> prompt_logprobs{};  // kFinished: [prompt_tokens - 1], token i + 1 given 0..i
+  FinishReason reason = FinishReason::kStop;
+  Usage usage{};
+  StateHandle state{};  // kFinished, when keep_state
+  std::optional<Error> error{};
+};
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entry points of the fast CPU kernels. `scratch` is reset by the caller before each op.
+#pragma once
+
+#include "core/arena.h"
+#include "ops/ops.h"
+
+namespace tessera::cpu {
+
+void fast_embed(const ops::EmbedArgs& args);
+void fast_linear(const ops::LinearArgs& args, Arena& scratch);
+void fast_mixer(const ops::MixerArgs& args, Arena& scratch);
+void fast_combine(const ops::CombineArgs& args);
+void fast_gdn(const ops::GdnArgs& args, Arena& scratch);
+void fast_ngram_gather(const ops::NgramGatherArgs& args);
+void fast_ple_mix(const ops::PleMixArgs& args, Arena& scratch);
+void fast_qsa_front(const ops::QsaFrontArgs& args, Arena& scratch);
+void fast_qsa_select(const ops::QsaSelectArgs& args, Arena& scratch);
+void fast_qsa_attend(const ops::QsaAttendArgs& args, Arena& scratch);
+void fast_router(const ops::RouterArgs& args);
+void fast_experts(const ops::ExpertsArgs& args, Arena& scratch);
+
+/// "avx512", "avx2+fma" or "baseline": the level that the SIMD clones resolve to on this machine.
+const char* simd_level();
+
+}  // namespace tessera::cpu

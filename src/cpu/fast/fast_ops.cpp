@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fast CPU backend: forwards every op to its kernel and owns the scratch memory.
+#include <string>
+
+#include "cpu/cpu_ops.h"
+#include "cpu/fast/fast_kernels.h"
+
+namespace tessera::cpu {
+namespace {
+
+class FastOps final : public ops::Ops {
+ public:
+  std::string_view name() const override { return "cpu fast"; }
+
+  std::vector<ops::KernelNote> kernels() const override {
+    const std::string level = simd_level();
+    const std::string why = "best level this processor supports";
+    return {
+        {"embed", "rows copied and widened", "memory bound"},
+        {"linear",
+         "decode: multi-row dot products; prefill: packed register-tile product, " + level, why},
+        {"mixer", "row-blocked, two products, " + level, why},
+        {"combine", "elementwise, " + level, why},
+        {"gdn", "decode: recurrence; prefill: chunks of 64, " + level, why},
+        {"ngram_gather", "rows decoded from the table as stored", "memory bound"},
+        {"ple_mix", "row-wise, " + level, why},
+        {"qsa_front", "row-wise, " + level, why},
+        {"qsa_select", "scores one row at a time, exact selection, " + level, why},
+        {"qsa_attend", "gather of the selected blocks, " + level, why},
+        {"router", "exact top-k by insertion", "few experts"},
+        {"experts", "rows grouped by expert; decode and prefill products as in linear, " + level,
+         why},
+    };
+  }
+
+  void embed(const ops::EmbedArgs& args) override { fast_embed(args); }
+  void linear(const ops::LinearArgs& args) override { fast_linear(args, fresh()); }
+  void mixer(const ops::MixerArgs& args) override { fast_mixer(args, fresh()); }
+  void combine(const ops::CombineArgs& args) override { fast_combine(args); }
+  void gdn(const ops::GdnArgs& args) override { fast_gdn(args, fresh()); }
+  void ngram_gather(const ops::NgramGatherArgs& args) override { fast_ngram_gather(args); }
+  void ple_mix(const ops::PleMixArgs& args) override { fast_ple_mix(args, fresh()); }
+  void qsa_front(const ops::QsaFrontArgs& args) override { fast_qsa_front(args, fresh()); }
+  void qsa_select(const ops::QsaSelectArgs& args) override { fast_qsa_select(args, fresh()); }
+  void qsa_attend(const ops::QsaAttendArgs& args) override { fast_qsa_attend(args, fresh()); }
+  void router(const ops::RouterArgs& args) override { fast_router(args); }
+  void experts(const ops::ExpertsArgs& args) override { fast_experts(args, fresh()); }
+
+ private:
+  Arena& fresh() {
+    scratch_.reset();
+    return scratch_;
+  }
+
+  Arena scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<ops::Ops> make_fast_ops() { return std::make_unique<FastOps>(); }
+
+}  // namespace tessera::cpu

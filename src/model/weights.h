@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every parameter of the text model, bound to the bytes of a checkpoint.
+#pragma once
+
+#include <tessera/engine.h>
+#include <tessera/error.h>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "model/config.h"
+#include "model/ngram.h"
+#include "ops/mixer.h"
+#include "ops/weight.h"
+
+namespace tessera {
+
+struct GdnWeights {
+  ops::LinearWeight in_qkv, in_z, in_a, in_b, out;
+  const float* conv = nullptr;     // [channels, conv_kernel]
+  const float* a_log = nullptr;    // [Hv]
+  const float* dt_bias = nullptr;  // [Hv]
+  const float* norm = nullptr;     // [dv], plain
+};
+
+struct QsaWeights {
+  ops::LinearWeight q_gate, k, v, index_qk, out;
+  const float* q_norm = nullptr;        // [D]
+  const float* k_norm = nullptr;        // [D]
+  const float* index_q_norm = nullptr;  // [Di]
+  const float* index_k_norm = nullptr;  // [Di]
+};
+
+struct MoeWeights {
+  ops::LinearWeight router;  // [num_experts, hidden]
+  std::vector<ops::ExpertWeight> experts{};
+  ops::ExpertWeight shared;
+  ops::LinearWeight shared_gate;  // [1, hidden]
+};
+
+struct PleWeights {
+  ops::LinearWeight key, value;
+  const float* norm_key = nullptr;    // [branches * hidden]
+  const float* norm_query = nullptr;  // [branches * hidden]
+  const float* norm_conv = nullptr;   // [branches * hidden]
+  const float* conv = nullptr;        // [branches * hidden, conv_kernel]
+  ops::NgramTable table;
+  NgramHash hash;
+};
+
+struct LayerWeights {
+  LayerKind kind = LayerKind::kGdn;
+  ops::MixerWeights attn_mixer, mlp_mixer;
+  GdnWeights gdn;  // kind kGdn
+  QsaWeights qsa;  // kind kQsa
+  MoeWeights moe;
+};
+
+/// Owns the memory maps and converted buffers that the pointers refer to.
+struct ModelWeights {
+  ops::LinearWeight embed;    // [vocab, hidden]
+  ops::LinearWeight lm_head;  // [vocab, hidden]; the embedding when they are tied
+  ops::MixerWeights final_mixer;
+  std::vector<LayerWeights> layers{};
+  std::vector<PleWeights> ple{};  // in the order of config.ple.layers
+
+  std::string layout{};  // "FP8 experts (128x128 blocks), FP8 n-gram table, per-expert tensors"
+  std::vector<SizeEntry> sizes{};      // bytes and parameters by part
+  std::vector<std::string> ignored{};  // named groups of tensors that text generation does not use
+  uint64_t fingerprint = 0;            // of config, names, shapes, dtypes and sampled bytes
+
+  std::shared_ptr<const Checkpoint> checkpoint{};
+  std::vector<std::vector<float>> converted{};  // small tensors as float, F16 weights as float
+};
+
+/// Consumes or names every tensor of the checkpoint and fills every parameter, or says which one is
+/// wrong.
+Result<ModelWeights> bind_weights(const ModelConfig& config,
+                                  std::shared_ptr<const Checkpoint> checkpoint);
+
+}  // namespace tessera

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen Sparse Attention: front (norms, RoPE, cache writes, pooled index keys), exact block
+// selection, attention over the gathered blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cost.h"
+#include "ops/rows.h"
+
+namespace tessera::ops {
+
+struct QsaShape {
+  int heads = 0;        // Hq
+  int kv_heads = 0;     // Hkv; query head h reads kv head h / (Hq / Hkv)
+  int head_dim = 0;     // D
+  int index_heads = 0;  // Hi
+  int index_dim = 0;    // Di
+  int block = 0;        // c, tokens per block; divides kPageTokens
+  int rotary_dim = 0;   // rotated dims at the front of D and of Di (half-split form)
+
+  int blocks_per_page() const { return kPageTokens / block; }
+};
+
+/// Angles: frequency i of rotary_dim / 2 uses coordinate axis[i] (0 t, 1 h, 2 w) of the position.
+struct RopeTable {
+  const float* inv_freq = nullptr;  // [rotary_dim / 2]
+  const int32_t* axis = nullptr;    // [rotary_dim / 2]
+  float attention_scale = 1.0F;     // multiplies cos and sin (YaRN), 1 otherwise
+};
+
+/// Cache layout of a layer. Pages hold K and V as [kv head][token in page][D], index keys as
+/// [block in page][Di]. Rings hold raw index keys [Di] float and positions int32[3].
+struct QsaCache {
+  PageRef keys;
+  PageRef values;
+  PageRef index_keys;
+  RingRef raw_keys;   // reach block - 1
+  RingRef positions;  // reach block - 1, entries int32[3]
+};
+
+/// q, k: RMS1 per head then RoPE; K and V to their page; raw index key to its ring; each block that
+/// completes in this launch: key = RoPE at its first token's position of RMS1(mean of raw keys).
+struct QsaFrontArgs {
+  QsaShape shape;
+  RopeTable rope;
+  QsaCache cache;
+  const float* q_gate = nullptr;        // [rows, Hq, 2 * D]: per head query then gate
+  const float* k = nullptr;             // [rows, Hkv, D]
+  const float* v = nullptr;             // [rows, Hkv, D]
+  const float* index_qk = nullptr;      // [rows, Hi + 1, Di]: query heads then the key
+  const int32_t* positions = nullptr;   // [rows, 3] RoPE positions (t, h, w)
+  const float* q_norm = nullptr;        // [D], 1 + w
+  const float* k_norm = nullptr;        // [D], 1 + w
+  const float* index_q_norm = nullptr;  // [Di], 1 + w
+  const float* index_k_norm = nullptr;  // [Di], 1 + w
+  float eps = 0;
+  RowBatch batch;
+  float* q = nullptr;        // [rows, Hq, D], written
+  float* index_q = nullptr;  // [rows, Hi, Di], written
+};
+
+/// Query at index p sees n = (p + 1) / c complete blocks. n <= budget: all of them (identity, not
+/// scored). Else the best `budget` by score_j = sum_h relu(q_h . key_j) / sqrt(Di); higher score
+/// first, then the lower block id; NaN scores rank below every number. Lists are emitted ascending.
+struct QsaSelectArgs {
+  QsaShape shape;
+  QsaCache cache;
+  const float* index_q = nullptr;  // [rows, Hi, Di]
+  int budget_blocks = 0;           // indexer_budget / c
+  RowBatch batch;
+  int32_t* blocks = nullptr;  // [rows, budget_blocks], first counts[row] entries written
+  int32_t* counts = nullptr;  // [rows]
+};
+
+/// Softmax over the tokens of the selected blocks, ascending, then the open tail (p + 1) / c * c ..
+/// p. out = softmax(q k^T / sqrt(D)) v * sigmoid(gate).
+struct QsaAttendArgs {
+  QsaShape shape;
+  QsaCache cache;
+  const float* q = nullptr;         // [rows, Hq, D]
+  const float* q_gate = nullptr;    // [rows, Hq, 2 * D], the gate half is read
+  const int32_t* blocks = nullptr;  // [rows, budget_blocks]
+  const int32_t* counts = nullptr;  // [rows]
+  int budget_blocks = 0;
+  RowBatch batch;
+  float* out = nullptr;  // [rows, Hq * D], written
+};
+
+Cost cost(const QsaFrontArgs& args);
+Cost cost(const QsaSelectArgs& args);
+Cost cost(const QsaAttendArgs& args);
+
+}  // namespace tessera::ops
