@@ -22,12 +22,13 @@ enum class StatePart : uint8_t {
   kValues,
   kIndexKeys,
   kRawIndexKeys,
-  kPositions,
+  kPositions,  // int32[3] per slot and QSA layer: a layer reads older entries after another wrote
+               // newer ones
   kGdnConv,
   kGdnMatrix,
   kPendingGdn,
   kPleConv,
-  kTokenIds,
+  kTokenIds,  // int64 per slot
   kWideResidual,
   kPendingDrafts,
   kSampler,

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -17,8 +16,9 @@
 
 namespace tessera {
 
-/// Receives intermediate values of a launch (verify, tests). Names follow golden/README: attn_in,
-/// attn_inject (raw logits), attn_out, mlp_out, router_logits, ple, layer, final_hidden.
+/// Receives intermediate values of a launch (verify, tests). `name` is the tensor kind: attn_in,
+/// attn_inject (logits, before 2 * sigmoid), attn_out, mlp_out, router_logits, ple, layer,
+/// final_hidden.
 class Tap {
  public:
   virtual ~Tap() = default;
@@ -33,9 +33,9 @@ class Tap {
 struct Launch {
   ops::RowBatch batch;
   std::span<const int32_t> ids{};         // [rows]
-  std::span<const int32_t> positions{};   // [rows, 3] RoPE positions
+  std::span<const int32_t> positions{};   // [rows, 3] RoPE positions (t, h, w)
   std::span<const int32_t> logit_rows{};  // rows whose logits are wanted, ascending
-  int budget_blocks = 0;
+  int budget_blocks = 0;                  // blocks QSA may select per row
   Tap* tap = nullptr;
 };
 
@@ -45,24 +45,41 @@ class TextModel {
   TextModel(const ModelConfig& config, const ModelWeights& weights, const StateLayout& layout,
             ops::Ops& ops, std::byte* pool);
 
-  /// Runs the rows through the model, advances the state of their sequences, writes
-  /// `logits` [logit_rows, vocab].
-  void forward(const Launch& launch, float* logits);
+  /// Runs the rows through the model and advances the state of their sequences.
+  void forward(const Launch& launch);
+
+  /// Logits [count, vocab] of entries first .. first + count - 1 of the last launch's `logit_rows`.
+  void logits(int first, int count, float* out);
 
  private:
-  struct Buffers;
-  void run_ple(int layer, const Launch& launch, Buffers& buffers);
-  void run_gdn(int layer, const Launch& launch, Buffers& buffers);
-  void run_qsa(int layer, const Launch& launch, Buffers& buffers);
-  void run_moe(int layer, const Launch& launch, Buffers& buffers);
+  void replicate_embedding(const Launch& launch);
+  void run_ple(int layer, const Launch& launch);
+  void run_gdn(int layer, const Launch& launch);
+  void run_qsa(int layer, const Launch& launch);
+  void run_moe(int layer, const Launch& launch);
+  void mix(const ops::MixerWeights& weights, const Launch& launch);
+  void combine(const Launch& launch);
+  void finish(const Launch& launch);
   void store_tokens(const Launch& launch);
+  int32_t token_before(const Launch& launch, const ops::RowSpan& span, int row_in_span,
+                       int lag) const;
+  ops::QsaCache qsa_cache(int layer) const;
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
   const StateLayout& layout_;
   ops::Ops& ops_;
   std::byte* pool_;
-  Arena arena_;
+  Arena launch_arena_;  // lives until the next launch
+  Arena block_arena_;   // lives within one block
+
+  // Buffers of the current launch, in launch_arena_.
+  float* wide_ = nullptr;    // [rows, branches * hidden] the residual branches
+  float* mixed_ = nullptr;   // [rows, hidden] what a block reads
+  float* inject_ = nullptr;  // [rows, branches] how a block writes back
+  float* out_ = nullptr;     // [rows, hidden] what a block computed
+  float* hidden_ = nullptr;  // [logit_rows, hidden] after the final mixer
+  ops::Role role_ = ops::Role::kPrefill;
 };
 
 }  // namespace tessera
