@@ -29,6 +29,7 @@ struct EngineOptions {
   int max_sequences = 16;   // sequences that run at once; others wait in the queue
   int max_draft = 5;        // K_max of the state rings
   int indexer_budget = 0;   // tokens QSA may select, a multiple of the block size; 0: the model's
+  int valid_vocab = 0;      // ids from here on are never drawn (unused vocabulary rows); 0: all
   int prefill_chunk = 512;  // rows of a prefill launch, a multiple of 64
   /// Called while weights load, fraction in [0, 1].
   std::function<void(double fraction)> on_load_progress{};

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measuring an engine: speed at context frontiers, against ceilings measured in the same run.
+#pragma once
+
+#include <tessera/engine.h>
+#include <tessera/error.h>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// What the memory and the processor of this machine can do, measured now.
+struct MachineCeiling {
+  int threads = 0;
+  double copy_bytes_per_second = 0;  // bytes read plus bytes written
+  double read_bytes_per_second = 0;
+  double gemm_flops = 0;    // FP32 product of large matrices, 0 when no yardstick is built in
+  std::string gemm_name{};  // "OpenBLAS 0.3.21 sgemm"
+};
+
+/// Weights for a bench without a checkpoint: the layer geometry of the released model, one GDN and
+/// one QSA layer with 64 experts, random values.
+enum class SyntheticWeights { kNone, kBf16, kFp8 };
+
+struct BenchOptions {
+  EngineOptions engine{};
+  SyntheticWeights synthetic = SyntheticWeights::kNone;
+  std::vector<int> contexts{};  // empty: 128, 512, 2048, 8192, 32768 as far as the model allows
+  int decode_tokens = 32;       // generated at each frontier
+  std::function<void(const std::string&)> on_progress{};
+};
+
+struct FrontierRow {
+  int context = 0;                       // tokens before the first generated one
+  double prefill_tokens_per_second = 0;  // of the rows between the previous frontier and this one
+  double prefill_flops = 0;              // achieved
+  double decode_tokens_per_second = 0;
+  double decode_bytes_per_token = 0;  // weights and state, each once
+  double decode_bytes_per_second = 0;
+  double peak_rss_bytes = 0;
+};
+
+/// Time of one op summed over the decode or prefill launches of the run.
+struct OpTiming {
+  std::string op{};
+  double seconds = 0;
+  double bytes_per_second = 0;
+  double flops = 0;
+};
+
+struct BenchReport {
+  std::string model{};  // says "synthetic weights" when they are
+  MachineCeiling ceiling{};
+  std::vector<FrontierRow> frontiers{};
+  std::vector<OpTiming> decode_ops{};
+  std::vector<OpTiming> prefill_ops{};
+};
+
+MachineCeiling measure_ceiling(int threads);
+Result<BenchReport> run_bench(const BenchOptions& options);
+
+}  // namespace tessera
