@@ -73,6 +73,8 @@ struct ModelConfig {
   int32_t video_token = -1;
   bool has_vision = false;
   QuantMethod quant = QuantMethod::kNone;
+  bool tied_embeddings = false;  // lm_head is the embedding
+  uint64_t text_hash = 0;        // of the bytes of config.json, part of the weights' fingerprint
 
   int num_layers() const { return static_cast<int>(layers.size()); }
   int wide() const { return branches * hidden; }

@@ -4,6 +4,7 @@
 
 #include <tessera/engine.h>
 #include <tessera/error.h>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,7 +72,8 @@ struct ModelWeights {
   uint64_t fingerprint = 0;            // of config, names, shapes, dtypes and sampled bytes
 
   std::shared_ptr<const Checkpoint> checkpoint{};
-  std::vector<std::vector<float>> converted{};  // small tensors as float, F16 weights as float
+  std::vector<std::vector<float>> converted{};   // small tensors as float, F16 weights as float
+  std::vector<std::vector<std::byte>> copied{};  // tensors whose place in the file is unaligned
 };
 
 /// Consumes or names every tensor of the checkpoint and fills every parameter, or says which one is

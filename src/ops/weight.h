@@ -17,7 +17,7 @@ inline constexpr int kScaleBlock = 128;  // FP8 weights carry one scale per 128 
 struct LinearWeight {
   const void* data = nullptr;  // kF32, kBF16 or kF8E4M3
   DType dtype = DType::kBF16;
-  const uint16_t* scale = nullptr;  // kF8E4M3: [ceil(out/128), ceil(in/128)] BF16; w = fp8 * scale
+  const float* scale = nullptr;  // kF8E4M3: [ceil(out/128), ceil(in/128)]; w = fp8 * scale
   int out_features = 0;
   int in_features = 0;
 
