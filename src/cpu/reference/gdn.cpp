@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reference of Gated DeltaNet: the recurrence, token by token, for decode and prefill alike.
+#include <vector>
+
+#include "core/parallel.h"
+#include "cpu/reference/history.h"
+#include "cpu/reference/numerics.h"
+#include "cpu/reference/reference_kernels.h"
+
+namespace tessera::cpu::reference {
+namespace {
+
+constexpr double kL2Eps = 1e-6;  // of the q and k normalisation, fixed by the specification
+
+/// Causal depthwise convolution then SiLU of one token, all channels.
+void convolve(const ops::GdnArgs& args, const History<float>& inputs, int64_t position,
+              float* out) {
+  const auto channels = static_cast<size_t>(args.shape.channels());
+  const int taps = args.shape.conv_kernel;
+  std::vector<double> sums(channels, 0.0);
+  for (int tap = 0; tap < taps; ++tap) {
+    const float* input = inputs.at(position - (taps - 1 - tap));
+    if (input == nullptr) continue;
+    for (size_t channel = 0; channel < channels; ++channel)
+      sums[channel] +=
+          double{input[channel]} *
+          double{args.conv_weight[channel * static_cast<size_t>(taps) + static_cast<size_t>(tap)]};
+  }
+  for (size_t channel = 0; channel < channels; ++channel)
+    out[channel] = static_cast<float>(silu(sums[channel]));
+}
+
+std::vector<double> l2_normalized(const float* x, int count, double scale) {
+  const double factor = scale / std::sqrt(dot(x, x, count) + kL2Eps);
+  std::vector<double> out(x, x + count);
+  for (double& value : out) value *= factor;
+  return out;
+}
+
+/// One step of the delta rule of one head. `matrix` [dk, dv] is updated; returns o [dv].
+std::vector<float> delta_step(const std::vector<double>& q, const std::vector<double>& k,
+                              const float* v, double decay, double beta, size_t dv, float* matrix) {
+  std::vector<double> retrieved(dv, 0.0), out(dv, 0.0);
+  for (size_t key = 0; key < k.size(); ++key) {
+    for (size_t value = 0; value < dv; ++value) {
+      float& cell = matrix[key * dv + value];
+      cell = static_cast<float>(double{cell} * decay);
+      retrieved[value] += double{cell} * k[key];
+    }
+  }
+  for (size_t key = 0; key < k.size(); ++key) {
+    for (size_t value = 0; value < dv; ++value) {
+      float& cell = matrix[key * dv + value];
+      cell =
+          static_cast<float>(double{cell} + k[key] * beta * (double{v[value]} - retrieved[value]));
+      out[value] += double{cell} * q[key];
+    }
+  }
+  return {out.begin(), out.end()};
+}
+
+/// o * inverse_rms * norm * act(z).
+void gated_norm(const ops::GdnArgs& args, const float* o, const float* z, float* out) {
+  const int dv = args.shape.value_dim;
+  const double factor = inverse_rms(o, dv, double{args.eps});
+  for (int value = 0; value < dv; ++value) {
+    const double gate = args.gate == ops::GateActivation::kSigmoid ? sigmoid(double{z[value]})
+                                                                   : silu(double{z[value]});
+    out[value] = static_cast<float>(o[value] * factor * double{args.norm[value]} * gate);
+  }
+}
+
+/// All rows of a span through one value head; `convolved` [rows of the span, channels].
+void run_head(const ops::GdnArgs& args, const ops::RowSpan& span, const float* convolved,
+              int head) {
+  const ops::GdnShape& shape = args.shape;
+  const int key_head = head / (shape.value_heads / shape.key_heads);
+  const auto dk = static_cast<size_t>(shape.key_dim), dv = static_cast<size_t>(shape.value_dim);
+  const auto heads = static_cast<size_t>(shape.value_heads);
+  const size_t q_at = static_cast<size_t>(key_head) * dk;
+  const size_t k_at = q_at + static_cast<size_t>(shape.key_heads) * dk;
+  const size_t v_at =
+      2 * static_cast<size_t>(shape.key_heads) * dk + static_cast<size_t>(head) * dv;
+  auto* matrix = reinterpret_cast<float*>(span.slot + args.matrix_offset) +
+                 static_cast<size_t>(head) * dk * dv;
+  for (int row = 0; row < span.num_rows; ++row) {
+    const float* mixed =
+        convolved + static_cast<size_t>(row) * static_cast<size_t>(shape.channels());
+    const size_t at = static_cast<size_t>(span.row_begin + row) * heads + static_cast<size_t>(head);
+    const double g = -std::exp(double{args.a_log[head]}) *
+                     softplus(double{args.a[at]} + double{args.dt_bias[head]});
+    const auto q = l2_normalized(mixed + q_at, shape.key_dim, 1.0 / std::sqrt(shape.key_dim));
+    const auto k = l2_normalized(mixed + k_at, shape.key_dim, 1.0);
+    const auto o =
+        delta_step(q, k, mixed + v_at, std::exp(g), sigmoid(double{args.b[at]}), dv, matrix);
+    gated_norm(args, o.data(), args.z + at * dv, args.out + at * dv);
+  }
+}
+
+void run_span(const ops::GdnArgs& args, const ops::RowSpan& span) {
+  const auto channels = static_cast<size_t>(args.shape.channels());
+  const History<float> inputs(span, args.conv_ring,
+                              args.qkv + static_cast<size_t>(span.row_begin) * channels, channels,
+                              channels);
+  std::vector<float> convolved(static_cast<size_t>(span.num_rows) * channels);
+  for (int row = 0; row < span.num_rows; ++row)
+    convolve(args, inputs, span.position + row, &convolved[static_cast<size_t>(row) * channels]);
+  inputs.store();
+  parallel_for(args.shape.value_heads, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t head = begin; head < end; ++head)
+      run_head(args, span, convolved.data(), static_cast<int>(head));
+  });
+}
+
+}  // namespace
+
+void gdn(const ops::GdnArgs& args) {
+  for (const ops::RowSpan& span : args.batch.spans)
+    if (span.num_rows > 0) run_span(args, span);
+}
+
+}  // namespace tessera::cpu::reference
