@@ -3,6 +3,7 @@
 #pragma once
 
 #include <tessera/error.h>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,6 +26,9 @@ class MappedFile {
   size_t size_ = 0;
   std::string path_{};
 };
+
+/// Tells the kernel that a mapped range is read in small pieces at random: no read-ahead.
+void advise_random(const void* data, size_t bytes);
 
 /// Whole small text file; refuses files above `max_bytes`.
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes);

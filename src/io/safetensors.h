@@ -25,6 +25,9 @@ struct TensorRef {
   std::string file{};  // for messages
 
   int64_t elements() const;
+  /// False when `data` may not be read through a pointer to the element type: the format packs
+  /// tensors without gaps, so one-byte types can push the next tensor to an odd place.
+  bool aligned() const;
   std::string describe() const;  // "[8192, 128] BF16"
 };
 
