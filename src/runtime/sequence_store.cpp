@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/sequence_store.h"
+
+#include <cassert>
+#include <cstring>
+
+namespace tessera {
+
+SequenceStore::SequenceStore(const StateLayout& layout, std::shared_ptr<PagePool> pool,
+                             int max_sequences)
+    : layout_(layout), pool_(std::move(pool)) {
+  assert(max_sequences > 0);
+  assert(pool_->page_bytes() == layout.page_bytes());
+  sequences_.reserve(static_cast<size_t>(max_sequences));
+  for (int id = 0; id < max_sequences; ++id) sequences_.emplace_back(pool_);
+}
+
+const SequenceStore::Sequence& SequenceStore::at(SequenceId id) const {
+  const Sequence& sequence = sequences_[static_cast<size_t>(id)];
+  assert(sequence.live);
+  return sequence;
+}
+
+SequenceStore::Sequence& SequenceStore::at(SequenceId id) {
+  return const_cast<Sequence&>(std::as_const(*this).at(id));
+}
+
+size_t SequenceStore::committed_pages(const Sequence& sequence) const {
+  return pages_for(static_cast<int64_t>(sequence.tokens.size()));
+}
+
+Result<SequenceId> SequenceStore::take_slot() {
+  for (size_t index = 0; index < sequences_.size(); ++index) {
+    Sequence& sequence = sequences_[index];
+    if (sequence.live) continue;
+    if (!sequence.slot) sequence.slot = SlotBuffer(layout_.slot_bytes());
+    sequence.live = true;
+    ++num_live_;
+    return static_cast<SequenceId>(index);
+  }
+  return fail({.code = Errc::kOutOfMemory,
+               .what = "no free sequence slot",
+               .expected = "fewer than " + std::to_string(sequences_.size()) + " sequences",
+               .found = std::to_string(num_live_),
+               .hint = "wait for a running request, or raise max_sequences"});
+}
+
+Result<SequenceId> SequenceStore::create() {
+  Result<SequenceId> id = take_slot();
+  if (!id) return id;
+  std::byte* slot = at(*id).slot.data();
+  for_each_region(layout_, Storage::kSlot,
+                  [slot](const StateEntry&, int, size_t offset, size_t bytes) {
+                    std::memset(slot + offset, 0, bytes);
+                  });
+  return id;
+}
+
+void SequenceStore::destroy(SequenceId id) {
+  Sequence& sequence = at(id);
+  sequence.pages.clear();
+  sequence.tokens = {};
+  sequence.live = false;
+  --num_live_;
+}
+
+Result<void> SequenceStore::reserve(SequenceId id, int64_t tokens) {
+  return at(id).pages.grow_to(pages_for(tokens));
+}
+
+Result<void> SequenceStore::prepare_write(SequenceId id, int64_t first_position) {
+  assert(first_position >= 0);
+  const auto first_page = static_cast<size_t>(first_position / ops::kPageTokens);
+  return at(id).pages.make_private(first_page, [this](const std::byte* from, std::byte* to) {
+    copy_regions(layout_, Storage::kPage, from, to);
+  });
+}
+
+void SequenceStore::commit(SequenceId id, std::span<const int32_t> ids) {
+  Sequence& sequence = at(id);
+  sequence.tokens.insert(sequence.tokens.end(), ids.begin(), ids.end());
+  assert(committed_pages(sequence) <= sequence.pages.size());
+}
+
+ops::RowSpan SequenceStore::span(SequenceId id, int row_begin, int num_rows) const {
+  const Sequence& sequence = at(id);
+  const int64_t position = length(id);
+  const std::span<const int32_t> pages = sequence.pages.ids();
+  assert(pages_for(position + num_rows) <= pages.size());
+  for (size_t index = static_cast<size_t>(position / ops::kPageTokens);
+       index < pages_for(position + num_rows); ++index)
+    assert(pool_->ref_count(pages[index]) == 1);
+  return {.row_begin = row_begin,
+          .num_rows = num_rows,
+          .position = position,
+          .slot = sequence.slot.data(),
+          .pages = pages.data()};
+}
+
+Result<SequenceId> SequenceStore::adopt(std::vector<int32_t> tokens, const std::byte* slot,
+                                        PageList pages) {
+  Result<SequenceId> id = take_slot();
+  if (!id) return id;
+  Sequence& sequence = at(*id);
+  copy_regions(layout_, Storage::kSlot, slot, sequence.slot.data());
+  sequence.tokens = std::move(tokens);
+  sequence.pages = std::move(pages);
+  return id;
+}
+
+Result<SequenceId> SequenceStore::fork(SequenceId id) {
+  const Sequence& source = at(id);
+  return adopt(source.tokens, source.slot.data(), source.pages.share(committed_pages(source)));
+}
+
+std::shared_ptr<const StateSnapshot> SequenceStore::snapshot(SequenceId id) const {
+  const Sequence& source = at(id);
+  SlotBuffer slot(layout_.slot_bytes());
+  copy_regions(layout_, Storage::kSlot, source.slot.data(), slot.data());
+  return std::make_shared<const StateSnapshot>(source.tokens, std::move(slot),
+                                               source.pages.share(committed_pages(source)));
+}
+
+Result<SequenceId> SequenceStore::restore(const StateSnapshot& snapshot) {
+  const PageList& pages = snapshot.pages();
+  if (pages.pool() != pool_)
+    return fail({.code = Errc::kMismatch,
+                 .what = "state belongs to another engine",
+                 .hint = "save it to a file and load it here"});
+  return adopt(snapshot.tokens(), snapshot.slot(), pages.share(pages.size()));
+}
+
+}  // namespace tessera
