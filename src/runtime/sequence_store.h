@@ -50,7 +50,6 @@ class SequenceStore {
   Result<SequenceId> restore(const StateSnapshot& snapshot);
 
   PagePool& pool() const { return *pool_; }
-  const PagePool& pool() const { return *pool_; }
   int num_live() const { return num_live_; }
   int max_sequences() const { return static_cast<int>(sequences_.size()); }
 
