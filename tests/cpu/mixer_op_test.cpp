@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gated Residual: mixer and combine against their formulas in double.
+#include "cpu/op_fixture.h"
+
+namespace tessera::test {
+namespace {
+
+struct Shape {
+  int branches;
+  int hidden;
+  int rank;
+};
+constexpr Shape kShapes[] = {{1, 3, 1}, {4, 16, 5}, {3, 33, 24}, {4, 65, 40}};
+constexpr int kGroup = 4;  // rows between the starts of the launches compared bit by bit
+
+/// Parameters and rows of one mixer.
+struct Case {
+  Case(Random& random, const Shape& mixer_shape, DType dtype, int num_rows)
+      : shape(mixer_shape),
+        rows(static_cast<size_t>(num_rows)),
+        wide(static_cast<size_t>(shape.branches * shape.hidden)),
+        hidden(static_cast<size_t>(shape.hidden)),
+        branches(static_cast<size_t>(shape.branches)),
+        norm(random.normals(wide, 0.3)),
+        down(random, dtype, shape.rank, shape.branches * shape.hidden),
+        up(random, dtype, shape.branches * shape.hidden, shape.rank),
+        inject(random, dtype, shape.branches, shape.branches * shape.hidden),
+        residual(random.normals(rows * wide, 2)) {}
+
+  Shape shape;
+  size_t rows, wide, hidden, branches;
+  Values norm;
+  Weight down, up, inject;
+  std::vector<float> residual;
+};
+
+struct Mixed {
+  Values mixed;
+  Values inject;
+};
+
+Mixed run(ops::Ops& backend, const Case& data, size_t first, size_t rows, bool final_mixer,
+          ops::Role role) {
+  Mixed out{Values(rows * data.hidden), Values(rows * data.branches)};
+  const Values input(
+      std::span<const float>(data.residual).subspan(first * data.wide, rows * data.wide));
+  ops::MixerArgs args{
+      .wide = input.data(),
+      .weights = {data.norm.data(), data.down.view(), data.up.view(), data.inject.view()},
+      .mixed = out.mixed.data(),
+      .inject = out.inject.data(),
+      .rows = static_cast<int>(rows),
+      .branches = data.shape.branches,
+      .hidden = data.shape.hidden,
+      .eps = kEps,
+      .role = role};
+  if (final_mixer) args.inject = nullptr, args.weights.inject = {};
+  backend.mixer(args);
+  EXPECT_TRUE(out.mixed.guards_intact());
+  EXPECT_TRUE(out.inject.guards_intact());
+  return out;
+}
+
+/// Formula of one row.
+void expect_row(const Case& data, const Mixed& got, size_t row, bool final_mixer) {
+  const auto branches = static_cast<double>(data.branches);
+  const auto residual = std::span<const float>(data.residual).subspan(row * data.wide, data.wide);
+  std::vector<double> normed;
+  for (size_t start = 0; start < data.wide; start += data.hidden) {
+    const auto part = rms_by_definition(to_double(residual.subspan(start, data.hidden)),
+                                        data.norm.all().subspan(start, data.hidden), double{kEps});
+    normed.insert(normed.end(), part.begin(), part.end());
+  }
+  auto low = product_by_definition(normed, data.down);
+  for (double& value : low) value = silu(value / branches);
+  const auto gate = product_by_definition(low, data.up);
+  std::vector<double> mixed(data.hidden, 0.0);
+  for (size_t col = 0; col < data.wide; ++col)
+    mixed[col % data.hidden] += sigmoid(gate[col]) * normed[col] / branches;
+  auto inject = product_by_definition(normed, data.inject);
+  for (double& value : inject) value /= branches;
+
+  const double tolerance = 4 * sum_tolerance(static_cast<double>(data.wide));
+  ASSERT_TRUE(close(got.mixed.row(row, data.hidden), to_float(mixed), tolerance, 1.0));
+  if (!final_mixer) {
+    const double typical = std::sqrt(static_cast<double>(data.wide)) / branches;
+    ASSERT_TRUE(close(got.inject.row(row, data.branches), to_float(inject), tolerance, typical));
+  }
+}
+
+class MixerOpTest : public OpTest {};
+
+TEST_P(MixerOpTest, MatchesTheFormula) {
+  Random random(11);
+  for (const Shape& shape : kShapes)
+    for (const DType dtype : kWeightTypes)
+      for (const int rows : kRowCounts)
+        for (const ops::Role role : kRoles)
+          for (const bool final_mixer : {false, true}) {
+            SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " hidden " << shape.hidden
+                                            << " rows " << rows << " " << role_name(role));
+            const Case data(random, shape, dtype, rows);
+            const Mixed got = run(*ops_, data, 0, data.rows, final_mixer, role);
+            for (size_t row = 0; row < data.rows; ++row)
+              ASSERT_NO_FATAL_FAILURE(expect_row(data, got, row, final_mixer));
+          }
+}
+
+TEST_P(MixerOpTest, EmptyLaunchWritesNothing) {
+  Random random(12);
+  const Case data(random, kShapes[1], DType::kBF16, 1);
+  for (const ops::Role role : kRoles) run(*ops_, data, 0, 0, false, role);
+}
+
+TEST_P(MixerOpTest, DecodeRowHasTheSameBitsInEveryLaunch) {
+  Random random(13);
+  for (const Shape& shape : kShapes)
+    for (const DType dtype : kWeightTypes) {
+      const Case data(random, shape, dtype, 21);
+      const Mixed all = run(*ops_, data, 0, data.rows, false, ops::Role::kDecode);
+      for (size_t rows = 1; rows <= kMaxDecodeRows; ++rows)
+        for (size_t first = 0; first + rows <= data.rows; first += kGroup) {
+          const Mixed some = run(*ops_, data, first, rows, false, ops::Role::kDecode);
+          ASSERT_TRUE(same_bits(some.mixed.all(),
+                                all.mixed.all().subspan(first * data.hidden, rows * data.hidden)));
+          ASSERT_TRUE(same_bits(some.inject.all(), all.inject.all().subspan(first * data.branches,
+                                                                            rows * data.branches)));
+        }
+    }
+}
+
+TEST_P(MixerOpTest, ZeroAndHugeRowsStayFinite) {
+  Random random(14);
+  for (const double scale : {0.0, 1e-15, 1e15})
+    for (const ops::Role role : kRoles) {
+      Case data(random, kShapes[1], DType::kBF16, 2);
+      for (float& value : data.residual) value = static_cast<float>(double{value} * scale);
+      const Mixed got = run(*ops_, data, 0, data.rows, false, role);
+      for (size_t row = 0; row < data.rows; ++row)
+        ASSERT_NO_FATAL_FAILURE(expect_row(data, got, row, false));
+    }
+}
+
+TEST_P(MixerOpTest, CombineAddsGatedOutputToEveryBranch) {
+  Random random(15);
+  for (const Shape& shape : kShapes)
+    for (const int rows : {0, 1, 3, 65})
+      for (const double spread : {1.0, 200.0}) {
+        const auto count = static_cast<size_t>(rows), hidden = static_cast<size_t>(shape.hidden),
+                   branches = static_cast<size_t>(shape.branches);
+        const Values before(random.normals(count * branches * hidden));
+        const Values out(random.normals(count * hidden));
+        const Values inject(random.normals(count * branches, spread));
+        Values wide(before.all());
+        ops_->combine({.wide = wide.data(),
+                       .out = out.data(),
+                       .inject = inject.data(),
+                       .rows = rows,
+                       .branches = shape.branches,
+                       .hidden = shape.hidden});
+        ASSERT_TRUE(wide.guards_intact());
+        Values want(before.all());
+        for (size_t index = 0; index < want.size(); ++index) {
+          const size_t branch_row = index / hidden, row = branch_row / branches;
+          want.data()[index] = static_cast<float>(
+              double{before.all()[index]} + 2 * sigmoid(double{inject.all()[branch_row]}) *
+                                                double{out.all()[row * hidden + index % hidden]});
+        }
+        ASSERT_TRUE(close(wide.all(), want.all(), sum_tolerance(2)));
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, MixerOpTest, testing::ValuesIn(backends()), backend_name);
+
+}  // namespace
+}  // namespace tessera::test
