@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds the prompt of each turn. What was generated is never decoded and encoded again: its ids
+// stay, so the saved state always fits.
+#include "cli/conversation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::cli {
+namespace {
+
+// Stands for the last answer in a rendered prompt; what the template puts after it opens a turn.
+constexpr std::string_view kAnswerMark = "TESSERA-LAST-ANSWER";
+
+ChatMessage message(const char* role, std::string content) {
+  return {.role = role, .content = std::move(content)};
+}
+
+ChatOptions template_options(const RunArgs& args) {
+  ChatOptions options;
+  if (args.no_think) options.variables["enable_thinking"] = "false";
+  return options;
+}
+
+}  // namespace
+
+Result<std::string> Conversation::opening(const std::string& text) const {
+  std::vector<ChatMessage> messages;
+  if (!args_.system.empty()) messages.push_back(message("system", args_.system));
+  messages.push_back(message("user", text));
+  return session_.chat->render(messages, template_options(args_));
+}
+
+Result<std::string> Conversation::continuation(const std::string& text) const {
+  auto rendered =
+      session_.chat->render({message("user", "question"),
+                             message("assistant", std::string(kAnswerMark)), message("user", text)},
+                            template_options(args_));
+  if (!rendered) return rendered;
+  const size_t mark = rendered->find(kAnswerMark);
+  if (mark == std::string::npos) {
+    return fail({.code = Errc::kUnsupported,
+                 .what = "the chat template drops the last answer",
+                 .where = "chat_template.jinja",
+                 .hint = "ask one question per run, or use --raw"});
+  }
+  return rendered->substr(mark + kAnswerMark.size());
+}
+
+Result<std::vector<int32_t>> Conversation::extend(const std::string& text) const {
+  std::vector<int32_t> prompt = tokens_;
+  Result<std::string> added = text;
+  if (!args_.raw) added = tokens_.empty() ? opening(text) : continuation(text);
+  if (!added) return fail(added.error());
+  const std::vector<int32_t> ids = session_.tokenizer.encode(*added);
+  // The answer's own end-of-turn id and the one that the template writes are the same token.
+  const bool ended = !args_.raw && !prompt.empty() && !ids.empty() && prompt.back() == ids.front();
+  prompt.insert(prompt.end(), ids.begin() + (ended ? 1 : 0), ids.end());
+  return prompt;
+}
+
+bool Conversation::can_resume(const std::vector<int32_t>& prompt) const {
+  if (!state_) return false;
+  const std::vector<int32_t>& absorbed = Engine::state_tokens(state_);
+  return absorbed.size() < prompt.size() &&
+         std::equal(absorbed.begin(), absorbed.end(), prompt.begin());
+}
+
+Result<Answer> Conversation::ask(const std::string& text,
+                                 const std::function<void(std::string_view)>& on_text) {
+  auto prompt = extend(text);
+  if (!prompt) return fail(prompt.error());
+  Request request;
+  request.prompt = *prompt;
+  request.sampling = merge_sampling(session_.engine->info().defaults.sampling, args_.sampling);
+  request.max_tokens = args_.max_tokens;
+  request.ignore_eos = args_.ignore_eos;
+  request.top_logprobs = args_.logprobs.value_or(-1);
+  request.keep_state = true;
+  if (can_resume(*prompt)) request.resume_from = state_;
+  auto answer = generate(session_, std::move(request), args_.stop, on_text);
+  if (!answer) return answer;
+  tokens_ = std::move(*prompt);
+  tokens_.insert(tokens_.end(), answer->ids.begin(), answer->ids.end());
+  state_ = answer->state;
+  return answer;
+}
+
+Result<void> Conversation::load_state(const std::string& path) {
+  auto state = session_.engine->load_state(path);
+  if (!state) return fail(state.error());
+  state_ = std::move(*state);
+  tokens_ = Engine::state_tokens(state_);
+  return {};
+}
+
+Result<void> Conversation::save_state(const std::string& path) const {
+  if (!state_) {
+    return fail(
+        {.code = Errc::kInvalidArgument, .what = "this run left no state to save", .where = path});
+  }
+  return session_.engine->save_state(state_, path);
+}
+
+void Conversation::reset() {
+  tokens_.clear();
+  state_.reset();
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one file that includes CLI11: it takes seconds to compile.
+#include "cli/options.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <map>
+
+namespace tessera::cli {
+namespace {
+
+using Bias = std::pair<int32_t, float>;
+
+Bias parse_bias(const std::string& text) {
+  const char* const end = text.data() + text.size();
+  Bias bias{0, 0.0F};
+  const auto id = std::from_chars(text.data(), end, bias.first);
+  if (id.ec == std::errc{} && id.ptr != end && *id.ptr == '=') {
+    const auto value = std::from_chars(id.ptr + 1, end, bias.second);
+    if (value.ec == std::errc{} && value.ptr == end) return bias;
+  }
+  throw CLI::ValidationError("--logit-bias", "expected ID=VALUE, as 42=-1.5, found " + text);
+}
+
+/// An option whose values are names, listed in the help and in the message about a wrong one.
+template <class Value>
+void add_choice(CLI::App& app, const std::string& name, Value& value,
+                const std::map<std::string, Value>& choices, const std::string& help,
+                const std::string& group) {
+  app.add_option_function<std::string>(
+         name, [&value, choices](const std::string& chosen) { value = choices.at(chosen); }, help)
+      ->check(CLI::IsMember(choices))
+      ->type_name("NAME")
+      ->group(group);
+}
+
+void add_engine_options(CLI::App& app, EngineOptions& engine) {
+  const std::string group = "Engine";
+  app.add_option("--device", engine.device, "Where to compute")->type_name("cpu")->group(group);
+  app.add_option("--threads", engine.threads, "Threads, 0 for all cores")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  app.add_option("--ctx", engine.max_context, "Context in tokens, 0 for what the model declares")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  add_choice<OpsKind>(app, "--ops", engine.ops,
+                      {{"fast", OpsKind::kFast}, {"reference", OpsKind::kReference}},
+                      "Kernels: SIMD and threads (default), or the short oracle", group);
+  add_choice<CacheType>(app, "--cache-type", engine.cache_type,
+                        {{"f32", CacheType::kF32}, {"bf16", CacheType::kBF16}},
+                        "Storage of keys and values, f32 by default", group);
+  app.add_option("--indexer-budget", engine.indexer_budget,
+                 "Tokens that sparse attention may select, 0 for the model's own number")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+}
+
+void add_model_folder(CLI::App& app, EngineOptions& engine) {
+  app.add_option("DIR,-m,--model", engine.model_dir,
+                 "Model folder (default: models/tiny near the program)");
+}
+
+void add_json(CLI::App& app, bool& json) { app.add_flag("--json", json, "Print JSON"); }
+
+void add_sampling_options(CLI::App& app, SamplingOverrides& sampling) {
+  const std::string group = "Sampling (defaults: generation_config.json of the model)";
+  app.add_option("--temperature", sampling.temperature, "0 takes the best token")->group(group);
+  app.add_option("--top-k", sampling.top_k, "0 is off")->group(group);
+  app.add_option("--top-p", sampling.top_p, "1 is off")->group(group);
+  app.add_option("--min-p", sampling.min_p, "0 is off")->group(group);
+  app.add_option("--repetition-penalty", sampling.repetition_penalty, "1 is off")->group(group);
+  app.add_option("--presence-penalty", sampling.presence_penalty, "0 is off")->group(group);
+  app.add_option("--frequency-penalty", sampling.frequency_penalty, "0 is off")->group(group);
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&sampling](const std::vector<std::string>& values) {
+           for (const std::string& value : values) sampling.logit_bias.push_back(parse_bias(value));
+         },
+         "Add VALUE to the logit of token ID; may be repeated")
+      ->type_name("ID=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
+  app.add_option("--seed", sampling.seed, "The same seed gives the same text (default 0)")
+      ->group(group);
+}
+
+void add_generation_options(CLI::App& app, RunArgs& args) {
+  const std::string group = "Generation";
+  app.add_option("--max-tokens", args.max_tokens, "0: until the context is full")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--stop", args.stop, "Stop before this text; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
+  app.add_flag("--ignore-eos", args.ignore_eos, "Go on through end-of-text tokens")->group(group);
+  app.add_option("--logprobs", args.logprobs, "Log-probabilities, and the N best (with --json)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber)
+      ->needs("--json")
+      ->group(group);
+  app.add_option("--save-state", args.save_state, "Save the sequence state when done")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--load-state", args.load_state, "Go on from a saved state")
+      ->type_name("FILE")
+      ->excludes("--system")
+      ->group(group);
+}
+
+CLI::App* declare_run(CLI::App& app, RunArgs& args) {
+  CLI::App* run = app.add_subcommand("run", "Answer one prompt, or chat when there is none");
+  run->add_option("-m,--model", args.engine.model_dir,
+                  "Model folder (default: models/tiny near the program)");
+  run->add_option("-p,--prompt", args.prompt,
+                  "What to answer; without it a chat on a terminal, else standard input");
+  run->add_option("--system", args.system, "System message");
+  run->add_flag("--no-think", args.no_think, "Ask the template for an answer without thinking");
+  run->add_flag("--raw", args.raw, "No chat template: continue the prompt as it stands")
+      ->excludes("--system")
+      ->excludes("--no-think");
+  add_json(*run, args.json);
+  run->add_flag("--stats", args.stats, "Token counts and speed on standard error");
+  add_generation_options(*run, args);
+  add_sampling_options(*run, args.sampling);
+  add_engine_options(*run, args.engine);
+  return run;
+}
+
+CLI::App* declare_info(CLI::App& app, InfoArgs& args) {
+  CLI::App* info = app.add_subcommand("info", "What a model folder holds and how it would run");
+  add_model_folder(*info, args.engine);
+  add_json(*info, args.json);
+  add_engine_options(*info, args.engine);
+  return info;
+}
+
+CLI::App* declare_verify(CLI::App& app, VerifyArgs& args) {
+  CLI::App* verify = app.add_subcommand("verify", "Compare the engine with reference outputs");
+  add_model_folder(*verify, args.engine);
+  verify
+      ->add_option("--reference", args.reference,
+                   "golden .safetensors or reference .json (default: the one in DIR)")
+      ->type_name("FILE");
+  add_json(*verify, args.json);
+  add_engine_options(*verify, args.engine);
+  return verify;
+}
+
+CLI::App* declare_eval(CLI::App& app, EvalArgs& args) {
+  CLI::App* eval = app.add_subcommand("eval", "Perplexity of a text");
+  add_model_folder(*eval, args.engine);
+  eval->add_option("--text", args.text, "Text file, - for standard input")
+      ->type_name("FILE")
+      ->required();
+  add_json(*eval, args.json);
+  add_engine_options(*eval, args.engine);
+  return eval;
+}
+
+CLI::App* declare_bench(CLI::App& app, BenchArgs& args) {
+  CLI::App* bench = app.add_subcommand("bench", "Speed at growing contexts, against ceilings");
+  add_model_folder(*bench, args.bench.engine);
+  add_choice<SyntheticWeights>(*bench, "--synthetic", args.bench.synthetic,
+                               {{"bf16", SyntheticWeights::kBf16}, {"fp8", SyntheticWeights::kFp8}},
+                               "Released geometry with random weights instead of a model",
+                               "Options");
+  bench->add_option("--contexts", args.bench.contexts, "Context lengths, as 128,512,2048")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  bench->add_option("--decode-tokens", args.bench.decode_tokens, "Generated at each context")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_json(*bench, args.json);
+  add_engine_options(*bench, args.bench.engine);
+  return bench;
+}
+
+/// CLI11 prints help and messages itself; its many error codes become one.
+int report(const CLI::App& app, const CLI::ParseError& error) {
+  return app.exit(error) == kExitOk ? kExitOk : kExitUsage;
+}
+
+}  // namespace
+
+tl::expected<Command, int> parse_command_line(int argc, const char* const* argv) {
+  CLI::App app{"Tessera runs Qwen3.8-Flash-Next models.", "tessera"};
+  app.set_version_flag("--version", "tessera " TESSERA_VERSION);
+  app.require_subcommand(1);
+  RunArgs run;
+  InfoArgs info;
+  VerifyArgs verify;
+  EvalArgs eval;
+  BenchArgs bench;
+  const CLI::App* const run_app = declare_run(app, run);
+  const CLI::App* const info_app = declare_info(app, info);
+  const CLI::App* const verify_app = declare_verify(app, verify);
+  const CLI::App* const eval_app = declare_eval(app, eval);
+  declare_bench(app, bench);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return tl::unexpected(report(app, error));
+  }
+  if (*run_app) return run;
+  if (*info_app) return info;
+  if (*verify_app) return verify;
+  if (*eval_app) return eval;
+  return bench;
+}
+
+}  // namespace tessera::cli

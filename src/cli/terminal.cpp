@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Progress lines, Ctrl-C and messages, for terminals and pipes.
+#include "cli/terminal.h"
+
+#include <tessera/log.h>
+#include <unistd.h>
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+
+#include "cli/options.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr int kBarCells = 30;
+constexpr std::chrono::milliseconds kQuietTime{300};
+
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
+
+/// A second Ctrl-C before anyone has looked at the first one ends the program.
+void on_interrupt(int /*signal*/) {
+  if (interrupted.exchange(true)) _exit(kExitInterrupted);
+}
+
+const char* level_name(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return "debug";
+    case LogLevel::kInfo: return "info";
+    case LogLevel::kWarning: return "warning";
+    case LogLevel::kError: return "error";
+  }
+  return "log";
+}
+
+}  // namespace
+
+int report_error(const Error& error) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "tessera: %s\n", error.message().c_str());
+  return kExitError;
+}
+
+void install_log_sink() {
+  set_log_sink([](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kDebug) return;
+    std::fprintf(stderr, "tessera: %s: %.*s\n", level_name(level), static_cast<int>(text.size()),
+                 text.data());
+  });
+}
+
+void print_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void print_line(std::string_view text) { print_text(std::string(text) + "\n"); }
+
+Progress::Progress(std::string label)
+    : label_(std::move(label)),
+      start_(std::chrono::steady_clock::now()),
+      on_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void Progress::update(double fraction) {
+  if (!on_terminal_ || std::chrono::steady_clock::now() - start_ < kQuietTime) return;
+  const int percent = static_cast<int>(std::lround(std::clamp(fraction, 0.0, 1.0) * 100.0));
+  if (percent == shown_percent_) return;
+  shown_percent_ = percent;
+  visible_ = true;
+  const auto cells = static_cast<size_t>(percent * kBarCells / 100);
+  const std::string bar = std::string(cells, '=') + std::string(kBarCells - cells, ' ');
+  std::fprintf(stderr, "\r%s [%s] %3d%%", label_.c_str(), bar.c_str(), percent);
+  std::fflush(stderr);
+}
+
+void Progress::clear() {
+  if (!visible_) return;
+  visible_ = false;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+}
+
+InterruptScope::InterruptScope() {
+  interrupted = false;
+  struct sigaction action{};
+  action.sa_handler = on_interrupt;
+  sigemptyset(&action.sa_mask);
+  // No SA_RESTART: a blocked read of the line editor must come back.
+  sigaction(SIGINT, &action, &previous_);
+}
+
+InterruptScope::~InterruptScope() { sigaction(SIGINT, &previous_, nullptr); }
+
+bool InterruptScope::take() { return interrupted.exchange(false); }
+
+}  // namespace tessera::cli
