@@ -57,6 +57,7 @@ struct ModelInfo {
   int max_context = 0;
   int hidden_size = 0;
   int num_layers = 0;
+  int indexer_budget = 0;  // tokens QSA selects at most, plus the open tail
   std::vector<std::string> layer_kinds{};
   std::vector<SizeEntry> weights{};
   std::vector<SizeEntry> state_per_sequence{};  // fixed parts

@@ -19,7 +19,7 @@ using StateHandle = std::shared_ptr<const StateSnapshot>;
 struct Request {
   std::vector<int32_t> prompt{};  // at least one id, all below the vocabulary size
   SamplingParams sampling{};
-  int max_tokens = 256;             // generated tokens at most
+  int max_tokens = 256;             // generated tokens at most; 0: until the context is full
   std::vector<int32_t> stop_ids{};  // in addition to the end-of-text ids of the model
   bool ignore_eos = false;          // go on through end-of-text ids (benches)
   int top_logprobs = -1;            // -1: none, 0: of the sampled token, n: and the n best

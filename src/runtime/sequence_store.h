@@ -50,6 +50,7 @@ class SequenceStore {
   Result<SequenceId> restore(const StateSnapshot& snapshot);
 
   PagePool& pool() const { return *pool_; }
+  const std::shared_ptr<PagePool>& shared_pool() const { return pool_; }
   int num_live() const { return num_live_; }
   int max_sequences() const { return static_cast<int>(sequences_.size()); }
 

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frontier bench: prefill and decode speed as a function of context, on forks so that the frontier
+// itself is built only once.
+#include <sys/resource.h>
+#include <tessera/bench.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "core/bandwidth.h"
+#include "core/parallel.h"
+#include "core/philox.h"
+#include "eval/gemm_yardstick.h"
+#include "eval/profiling_ops.h"
+#include "eval/synthetic.h"
+#include "runtime/loaded_model.h"
+#include "runtime/logit_math.h"
+#include "runtime/scoped_sequence.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kDefaultContexts[] = {128, 512, 2048, 8192, 32768};
+constexpr int kWarmUpTokens = 256;
+constexpr uint64_t kTextSeed = 7;
+constexpr double kKibibyte = 1024;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double peak_rss_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * kKibibyte;
+}
+
+/// Random ids: routing and block selection spread as on text without structure.
+std::vector<int32_t> random_ids(size_t count, int vocab) {
+  std::vector<int32_t> ids(count);
+  for (size_t at = 0; at < count; ++at)
+    ids[at] = static_cast<int32_t>(philox_uniform(kTextSeed, at, DrawPurpose::kSample) * vocab);
+  return ids;
+}
+
+ops::Cost total_cost(const ProfilingOps& profile) {
+  ops::Cost cost;
+  for (const auto& [op, total] : profile.totals()) cost += total.cost;
+  return cost;
+}
+
+std::vector<OpTiming> op_timings(const ProfilingOps& profile) {
+  std::vector<OpTiming> timings;
+  for (const auto& [op, total] : profile.totals()) {
+    const double bytes = total.cost.bytes_read + total.cost.bytes_written;
+    timings.push_back({.op = op,
+                       .seconds = total.seconds,
+                       .bytes_per_second = bytes / total.seconds,
+                       .flops = total.cost.flops / total.seconds});
+  }
+  std::sort(timings.begin(), timings.end(),
+            [](const OpTiming& a, const OpTiming& b) { return a.seconds > b.seconds; });
+  return timings;
+}
+
+class FrontierBench {
+ public:
+  FrontierBench(LoadedModel& model, const BenchOptions& options)
+      : model_(model), options_(options), profile_(model.ops()) {
+    model_.replace_ops(profile_);
+  }
+
+  Result<void> run(const std::vector<int>& contexts, BenchReport& report);
+
+ private:
+  Result<void> warm_up();
+  Result<void> prefill_to(SequenceId sequence, int context, FrontierRow& row);
+  Result<void> decode_from(SequenceId frontier, FrontierRow& row);
+
+  LoadedModel& model_;
+  const BenchOptions& options_;
+  ProfilingOps profile_;
+  std::vector<int32_t> ids_{};
+};
+
+/// Touches weights, buffers and pages once, so that first-use costs stay out of the numbers.
+Result<void> FrontierBench::warm_up() {
+  Result<ScopedSequence> sequence = ScopedSequence::create(model_.store());
+  if (!sequence) return fail(sequence.error());
+  const auto count = std::min(ids_.size(), static_cast<size_t>(kWarmUpTokens));
+  if (auto status = model_.prefill(sequence->id(), std::span(ids_).first(count)); !status)
+    return status;
+  FrontierRow ignored;
+  return decode_from(sequence->id(), ignored);
+}
+
+Result<void> FrontierBench::prefill_to(SequenceId sequence, int context, FrontierRow& row) {
+  const auto begin = static_cast<size_t>(model_.store().length(sequence));
+  const auto count = static_cast<size_t>(context) - begin;
+  profile_.clear();
+  const auto start = std::chrono::steady_clock::now();
+  if (auto status = model_.prefill(sequence, std::span(ids_).subspan(begin, count)); !status)
+    return status;
+  const double seconds = seconds_since(start);
+  row.prefill_tokens_per_second = static_cast<double>(count) / seconds;
+  row.prefill_flops = total_cost(profile_).flops / seconds;
+  return {};
+}
+
+Result<void> FrontierBench::decode_from(SequenceId frontier, FrontierRow& row) {
+  Result<SequenceId> forked = model_.store().fork(frontier);
+  if (!forked) return fail(forked.error());
+  const ScopedSequence sequence(model_.store(), *forked);
+  std::vector<float> logits(static_cast<size_t>(model_.config().vocab_size));
+  constexpr int32_t kFirstRow = 0;
+  int32_t token = ids_.front();
+  profile_.clear();
+  const auto start = std::chrono::steady_clock::now();
+  for (int step = 0; step < options_.decode_tokens; ++step) {
+    const SequenceRows work{.sequence = sequence.id(), .ids = {&token, 1}};
+    auto status = model_.run({&work, 1}, ops::Role::kDecode, {&kFirstRow, 1});
+    if (!status) return status;
+    model_.logits(0, 1, logits.data());
+    // Reading the text's own ids instead of the argmax would hide the cost of the head.
+    token = argmax(logits);
+    if (token < 0) return fail({.code = Errc::kNumerics, .what = "no finite logit in the bench"});
+  }
+  const double seconds = seconds_since(start);
+  const ops::Cost cost = total_cost(profile_);
+  row.decode_tokens_per_second = options_.decode_tokens / seconds;
+  row.decode_bytes_per_token = (cost.bytes_read + cost.bytes_written) / options_.decode_tokens;
+  row.decode_bytes_per_second = row.decode_bytes_per_token * row.decode_tokens_per_second;
+  return {};
+}
+
+Result<void> FrontierBench::run(const std::vector<int>& contexts, BenchReport& report) {
+  ids_ = random_ids(static_cast<size_t>(contexts.back()), model_.config().vocab_size);
+  if (auto status = warm_up(); !status) return status;
+  Result<ScopedSequence> sequence = ScopedSequence::create(model_.store());
+  if (!sequence) return fail(sequence.error());
+  for (const int context : contexts) {
+    if (options_.on_progress) options_.on_progress("context " + std::to_string(context));
+    FrontierRow row{.context = context};
+    if (auto status = prefill_to(sequence->id(), context, row); !status) return status;
+    report.prefill_ops = op_timings(profile_);
+    if (auto status = decode_from(sequence->id(), row); !status) return status;
+    report.decode_ops = op_timings(profile_);
+    row.peak_rss_bytes = peak_rss_bytes();
+    report.frontiers.push_back(row);
+  }
+  return {};
+}
+
+/// Ascending, each leaving room for the generated tokens.
+Result<std::vector<int>> plan_contexts(const BenchOptions& options, int max_context) {
+  std::vector<int> contexts = options.contexts;
+  const int room = max_context - options.decode_tokens;
+  if (contexts.empty()) {
+    std::copy_if(std::begin(kDefaultContexts), std::end(kDefaultContexts),
+                 std::back_inserter(contexts), [&](int context) { return context <= room; });
+  }
+  std::sort(contexts.begin(), contexts.end());
+  contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
+  if (!contexts.empty() && contexts.front() > 0 && contexts.back() <= room) return contexts;
+  return fail({.code = Errc::kContextLimit,
+               .what = "bench contexts do not fit",
+               .expected = "contexts of 1 to " + std::to_string(room) + " tokens",
+               .found = contexts.empty() ? "none" : std::to_string(contexts.back()),
+               .hint = std::to_string(options.decode_tokens) + " tokens are generated at each"});
+}
+
+}  // namespace
+
+MachineCeiling measure_ceiling(int threads) {
+  set_num_threads(threads);
+  const int used = num_threads();
+  const GemmYardstick gemm = measure_gemm_yardstick(used);
+  return {.threads = used,
+          .copy_bytes_per_second = measure_copy_bandwidth(used),
+          .read_bytes_per_second = measure_read_bandwidth(used),
+          .gemm_flops = gemm.flops,
+          .gemm_name = gemm.name};
+}
+
+Result<BenchReport> run_bench(const BenchOptions& options) {
+  if (options.decode_tokens < 1)
+    return fail({.code = Errc::kInvalidArgument,
+                 .what = "decode_tokens out of range",
+                 .expected = "at least 1",
+                 .found = std::to_string(options.decode_tokens)});
+  EngineOptions engine = options.engine;
+  engine.max_sequences = 2;  // the frontier and its fork
+  SyntheticModel synthetic;
+  Result<std::unique_ptr<LoadedModel>> model;
+  if (options.synthetic == SyntheticWeights::kNone) {
+    model = LoadedModel::load(engine);
+  } else {
+    if (options.on_progress) options.on_progress("generating synthetic weights");
+    synthetic = make_synthetic_model(options.synthetic);
+    engine.model_dir.clear();
+    model = LoadedModel::from_parts(
+        {.config = synthetic.config, .weights = std::move(synthetic.weights)}, engine);
+  }
+  if (!model) return fail(model.error());
+  auto contexts = plan_contexts(options, (*model)->max_context());
+  if (!contexts) return fail(contexts.error());
+
+  BenchReport report;
+  const ModelInfo info = (*model)->info();
+  report.model = info.name + ", " + info.layout;
+  if (options.on_progress) options.on_progress("measuring this machine");
+  report.ceiling = measure_ceiling(engine.threads);
+  FrontierBench bench(**model, options);
+  if (auto status = bench.run(*contexts, report); !status) return fail(status.error());
+  return report;
+}
+
+}  // namespace tessera

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backend that measures another one: wall time and minimal cost of every op, summed by name.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "ops/ops.h"
+
+namespace tessera {
+
+struct OpTotal {
+  double seconds = 0;
+  ops::Cost cost{};
+};
+
+class ProfilingOps final : public ops::Ops {
+ public:
+  explicit ProfilingOps(ops::Ops& inner) : inner_(inner) {}
+
+  const std::map<std::string, OpTotal>& totals() const { return totals_; }
+  void clear() { totals_.clear(); }
+
+  std::string_view name() const override { return inner_.name(); }
+  std::vector<ops::KernelNote> kernels() const override { return inner_.kernels(); }
+
+  void embed(const ops::EmbedArgs& args) override;
+  void linear(const ops::LinearArgs& args) override;
+  void mixer(const ops::MixerArgs& args) override;
+  void combine(const ops::CombineArgs& args) override;
+  void gdn(const ops::GdnArgs& args) override;
+  void ngram_gather(const ops::NgramGatherArgs& args) override;
+  void ple_mix(const ops::PleMixArgs& args) override;
+  void qsa_front(const ops::QsaFrontArgs& args) override;
+  void qsa_select(const ops::QsaSelectArgs& args) override;
+  void qsa_attend(const ops::QsaAttendArgs& args) override;
+  void router(const ops::RouterArgs& args) override;
+  void experts(const ops::ExpertsArgs& args) override;
+
+ private:
+  template <class Args>
+  void measure(const char* op, void (ops::Ops::*run)(const Args&), const Args& args) {
+    const auto start = std::chrono::steady_clock::now();
+    (inner_.*run)(args);
+    OpTotal& total = totals_[op];
+    total.seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    total.cost += ops::cost(args);
+  }
+
+  ops::Ops& inner_;
+  std::map<std::string, OpTotal> totals_{};
+};
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reference outputs of a trained model (reference.json): greedy texts, retrieval, perplexity.
+#pragma once
+
+#include <tessera/error.h>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+struct ReferenceCase {
+  std::string name{};
+  std::string prompt_text{};
+  std::vector<int32_t> prompt{};  // empty when only the text is given
+  std::vector<int32_t> output{};
+  std::vector<double> margin{};  // best minus second logit per output token; may be empty
+  std::string want{};            // the right answer where it is known
+  bool reference_right = true;   // whether the reference itself gives `want`
+  bool retrieval = false;        // a needle case
+};
+
+struct ReferenceText {
+  std::string name{};
+  std::string text{};
+  int tokens = 0;    // scored tokens
+  double nll = 0.0;  // mean
+};
+
+struct ReferenceFile {
+  std::string source{};
+  std::vector<ReferenceCase> cases{};
+  std::vector<ReferenceText> texts{};
+};
+
+Result<ReferenceFile> parse_reference_file(std::string_view json, const std::string& where);
+
+}  // namespace tessera

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera verify` against golden.safetensors.
+#include <tessera/verify.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include "eval/golden_tap.h"
+#include "eval/verify_bounds.h"
+#include "eval/verify_greedy.h"
+#include "io/mapped_file.h"
+#include "runtime/loaded_model.h"
+#include "runtime/scoped_sequence.h"
+
+namespace tessera {
+namespace {
+
+Result<const TensorRef*> require(const TensorMap& golden, const std::string& name, DType dtype,
+                                 const std::string& path) {
+  const auto at = golden.find(name);
+  if (at != golden.end() && at->second.dtype == dtype) return &at->second;
+  return fail({.code = Errc::kNotFound,
+               .what = "golden tensor missing or of another type",
+               .where = path + ": " + name,
+               .expected = dtype_name(dtype),
+               .found = at == golden.end() ? "nothing" : at->second.describe(),
+               .hint = "golden sets are written by the reference model, see models/README.md"});
+}
+
+VerifyRow error_row(std::string name, const KindError& error, double bound, bool must_pass) {
+  VerifyRow row{.name = std::move(name), .value = error.worst, .bound = bound};
+  row.is_count = error.is_count;
+  row.passed = !must_pass || error.worst <= bound;
+  row.note = std::to_string(error.compared) + (error.compared == 1 ? " tensor" : " tensors");
+  if (error.worst > 0 && error.compared > 1)
+    row.note += ", worst at layer " + std::to_string(error.layer);
+  if (!must_pass && error.worst > bound) row.note += ", reported only";
+  return row;
+}
+
+/// All text tensors: one prefill of the whole input with every row's logits.
+Result<void> check_text(LoadedModel& model, const TensorMap& golden, const std::string& path,
+                        const VerifyBounds& bounds, VerifyReport& report) {
+  auto ids_tensor = require(golden, "text.input_ids", DType::kI32, path);
+  auto logits_tensor = require(golden, "text.logits", DType::kF32, path);
+  if (!ids_tensor) return fail(ids_tensor.error());
+  if (!logits_tensor) return fail(logits_tensor.error());
+  const auto ids = golden_values<int32_t>(**ids_tensor);
+  const auto expected = golden_values<float>(**logits_tensor);
+  const auto vocab = static_cast<size_t>(model.config().vocab_size);
+  if (expected.size() != ids.size() * vocab)
+    return fail(
+        {.code = Errc::kMismatch,
+         .what = "golden set of another model",
+         .where = path + ": text.logits",
+         .expected = shape_text({static_cast<int64_t>(ids.size()), static_cast<int64_t>(vocab)}),
+         .found = (*logits_tensor)->describe()});
+
+  Result<ScopedSequence> sequence = ScopedSequence::create(model.store());
+  if (!sequence) return fail(sequence.error());
+  std::vector<int32_t> rows(ids.size());
+  for (size_t row = 0; row < rows.size(); ++row) rows[row] = static_cast<int32_t>(row);
+  GoldenTap tap(golden, model.config().qsa);
+  const SequenceRows work{.sequence = sequence->id(), .ids = ids};
+  if (auto status = model.run({&work, 1}, ops::Role::kPrefill, rows, &tap); !status) return status;
+  std::vector<float> logits(expected.size());
+  model.logits(0, static_cast<int>(ids.size()), logits.data());
+
+  for (const auto& [kind, error] : tap.errors()) {
+    const bool must_pass = !error.is_count || kind == "ngram_ids" || bounds.sets_must_match;
+    report.rows.push_back(
+        error_row(kind, error, error.is_count ? 0.0 : bounds.relative_l2, must_pass));
+  }
+  const double error = relative_l2(logits.data(), expected.data(), expected.size());
+  report.rows.push_back(
+      error_row("text.logits", {.worst = error, .compared = 1}, bounds.relative_l2, true));
+  return {};
+}
+
+Result<void> check_greedy(LoadedModel& model, const TensorMap& golden, const std::string& path,
+                          const VerifyBounds& bounds, VerifyReport& report) {
+  auto prompt = require(golden, "greedy.prompt", DType::kI32, path);
+  auto output = require(golden, "greedy.output", DType::kI32, path);
+  auto margin = require(golden, "greedy.margin", DType::kF32, path);
+  for (const auto* tensor : {&prompt, &output, &margin})
+    if (!*tensor) return fail(tensor->error());
+  const auto margins = golden_values<float>(**margin);
+  auto greedy =
+      compare_greedy(model, golden_values<int32_t>(**prompt), golden_values<int32_t>(**output),
+                     std::vector<double>(margins.begin(), margins.end()), bounds.golden_margin);
+  if (!greedy) return fail(greedy.error());
+  report.rows.push_back({.name = "greedy.output",
+                         .value = static_cast<double>(greedy->mismatches),
+                         .bound = 0,
+                         .is_count = true,
+                         .passed = greedy->mismatches == 0,
+                         .note = std::to_string(greedy->steps) + " tokens, " +
+                                 std::to_string(greedy->ties) + " rounding ties"});
+  return {};
+}
+
+void list_skipped(const TensorMap& golden, VerifyReport& report) {
+  const auto has_prefix = [&](const char* prefix) {
+    return std::any_of(golden.begin(), golden.end(),
+                       [&](const auto& entry) { return entry.first.rfind(prefix, 0) == 0; });
+  };
+  if (has_prefix("mtp.")) report.skipped.emplace_back("mtp.*: this version has no draft layer");
+  if (has_prefix("image.")) report.skipped.emplace_back("image.*: this version reads text only");
+}
+
+}  // namespace
+
+bool VerifyReport::passed() const {
+  return std::all_of(rows.begin(), rows.end(), [](const VerifyRow& row) { return row.passed; });
+}
+
+Result<VerifyReport> verify_golden(const EngineOptions& options, const std::string& golden_path) {
+  const std::string path =
+      golden_path.empty() ? options.model_dir + "/golden.safetensors" : golden_path;
+  auto file = MappedFile::open(path);
+  if (!file) return fail(file.error());
+  Result<TensorMap> golden = parse_safetensors((*file)->bytes(), path);
+  if (!golden) return fail(golden.error());
+  auto model = LoadedModel::load(options);
+  if (!model) return fail(model.error());
+
+  const VerifyBounds bounds = verify_bounds(options);
+  VerifyReport report{.source = path, .bounds = bounds.text};
+  if (auto status = check_text(**model, *golden, path, bounds, report); !status)
+    return fail(status.error());
+  if (auto status = check_greedy(**model, *golden, path, bounds, report); !status)
+    return fail(status.error());
+  list_skipped(*golden, report);
+  return report;
+}
+
+}  // namespace tessera

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera verify --reference FILE.json`: the texts of a trained model.
+#include <tessera/tokenizer.h>
+#include <tessera/verify.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "eval/reference_file.h"
+#include "eval/verify_bounds.h"
+#include "eval/verify_greedy.h"
+#include "io/mapped_file.h"
+#include "runtime/loaded_model.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kMaxReferenceBytes = size_t{64} << 20;
+constexpr int kAnswerTokens = 64;  // room beyond the reference's own answer
+
+std::string trimmed(std::string text) {
+  const auto is_space = [](char symbol) { return symbol == ' ' || symbol == '\n'; };
+  while (!text.empty() && is_space(text.back())) text.pop_back();
+  const auto first = std::find_if_not(text.begin(), text.end(), is_space);
+  text.erase(text.begin(), first);
+  return text;
+}
+
+/// Both sides may or may not spell the end-of-turn token: compare without it.
+std::string answer_text(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  return trimmed(tokenizer.decode(ids));
+}
+
+class ReferenceCheck {
+ public:
+  ReferenceCheck(LoadedModel& model, const Tokenizer& tokenizer, const VerifyBounds& bounds)
+      : model_(model), tokenizer_(tokenizer), bounds_(bounds) {}
+
+  Result<void> run(const ReferenceCase& item);
+  Result<void> run(const ReferenceText& item);
+  void finish(VerifyReport& report) const;
+
+ private:
+  /// Ids of a text that names special tokens, and back, so that `want` loses its end-of-turn token.
+  std::string want_text(const std::string& want) const {
+    return answer_text(tokenizer_, tokenizer_.encode(want));
+  }
+  Result<void> check_ids(const ReferenceCase& item, const std::vector<int32_t>& prompt);
+  Result<void> check_answer(const ReferenceCase& item, const std::vector<int32_t>& prompt);
+
+  LoadedModel& model_;
+  const Tokenizer& tokenizer_;
+  const VerifyBounds& bounds_;
+  GreedyComparison greedy_{};
+  int greedy_cases_ = 0;
+  std::string first_greedy_{};
+  int wrong_answers_ = 0, answers_ = 0;
+  int wrong_retrievals_ = 0, retrievals_ = 0;
+  std::string first_wrong_{};
+  int wrong_prompts_ = 0;
+  std::vector<VerifyRow> texts_{};
+};
+
+Result<void> ReferenceCheck::run(const ReferenceCase& item) {
+  std::vector<int32_t> prompt = item.prompt;
+  if (!item.prompt_text.empty()) {
+    const std::vector<int32_t> encoded = tokenizer_.encode(item.prompt_text);
+    if (!prompt.empty() && encoded != prompt) ++wrong_prompts_;
+    if (prompt.empty()) prompt = encoded;
+  }
+  if (!item.margin.empty())
+    if (auto status = check_ids(item, prompt); !status) return status;
+  if (!item.want.empty() && item.reference_right) return check_answer(item, prompt);
+  return {};
+}
+
+Result<void> ReferenceCheck::check_ids(const ReferenceCase& item,
+                                       const std::vector<int32_t>& prompt) {
+  auto greedy = compare_greedy(model_, prompt, item.output, item.margin, bounds_.reference_margin);
+  if (!greedy) return fail(greedy.error());
+  ++greedy_cases_;
+  greedy_.steps += greedy->steps;
+  greedy_.ties += greedy->ties;
+  greedy_.mismatches += greedy->mismatches;
+  if (greedy->mismatches > 0 && first_greedy_.empty())
+    first_greedy_ = item.name + " at token " + std::to_string(greedy->first_mismatch);
+  return {};
+}
+
+Result<void> ReferenceCheck::check_answer(const ReferenceCase& item,
+                                          const std::vector<int32_t>& prompt) {
+  const auto room = static_cast<int>(item.output.size()) + kAnswerTokens;
+  auto output = greedy_continuation(model_, prompt, room);
+  if (!output) return fail(output.error());
+  const bool right = answer_text(tokenizer_, *output) == want_text(item.want);
+  ++(item.retrieval ? retrievals_ : answers_);
+  if (right) return {};
+  ++(item.retrieval ? wrong_retrievals_ : wrong_answers_);
+  if (first_wrong_.empty()) first_wrong_ = item.name;
+  return {};
+}
+
+Result<void> ReferenceCheck::run(const ReferenceText& item) {
+  std::vector<int32_t> ids = tokenizer_.encode(item.text);
+  const auto wanted = static_cast<size_t>(item.tokens);
+  VerifyRow row{.name = item.name, .bound = bounds_.perplexity};
+  if (ids.size() < wanted) {
+    row.value = INFINITY;
+    row.note = "the text has " + std::to_string(ids.size()) + " tokens, the reference scored " +
+               std::to_string(wanted);
+  } else {
+    ids.resize(wanted);
+    auto nll = mean_nll(model_, ids);
+    if (!nll) return fail(nll.error());
+    row.value = std::fabs(std::expm1(*nll - item.nll));
+    row.note = "perplexity " + std::to_string(std::exp(*nll)) + ", reference " +
+               std::to_string(std::exp(item.nll));
+  }
+  row.passed = row.value <= row.bound;
+  texts_.push_back(std::move(row));
+  return {};
+}
+
+void ReferenceCheck::finish(VerifyReport& report) const {
+  const auto count_row = [&](std::string name, int wrong, std::string note) {
+    report.rows.push_back({.name = std::move(name),
+                           .value = static_cast<double>(wrong),
+                           .bound = 0,
+                           .is_count = true,
+                           .passed = wrong == 0,
+                           .note = std::move(note)});
+  };
+  count_row("prompt ids", wrong_prompts_, "tokenizer against the reference's ids");
+  std::string greedy_note = std::to_string(greedy_cases_) + " texts, " +
+                            std::to_string(greedy_.steps) + " tokens, " +
+                            std::to_string(greedy_.ties) + " rounding ties";
+  if (!first_greedy_.empty()) greedy_note += ", first at " + first_greedy_;
+  count_row("greedy ids", greedy_.mismatches, greedy_note);
+  const std::string wrong_note = first_wrong_.empty() ? "" : ", first wrong: " + first_wrong_;
+  count_row("answers (sums, tools)", wrong_answers_,
+            std::to_string(answers_) + " cases the reference gets right" + wrong_note);
+  count_row("retrieval", wrong_retrievals_,
+            std::to_string(retrievals_) + " cases the reference gets right" + wrong_note);
+  report.rows.insert(report.rows.end(), texts_.begin(), texts_.end());
+}
+
+}  // namespace
+
+Result<VerifyReport> verify_reference(const EngineOptions& options, const std::string& json_path) {
+  Result<std::string> text = read_text_file(json_path, kMaxReferenceBytes);
+  if (!text) return fail(text.error());
+  Result<ReferenceFile> file = parse_reference_file(*text, json_path);
+  if (!file) return fail(file.error());
+  Result<Tokenizer> tokenizer = Tokenizer::load(options.model_dir);
+  if (!tokenizer) return fail(tokenizer.error());
+  auto model = LoadedModel::load(options);
+  if (!model) return fail(model.error());
+
+  const VerifyBounds bounds = verify_bounds(options);
+  VerifyReport report{.source = file->source, .bounds = bounds.text};
+  ReferenceCheck check(**model, *tokenizer, bounds);
+  for (const ReferenceCase& item : file->cases)
+    if (auto status = check.run(item); !status) return fail(status.error());
+  for (const ReferenceText& item : file->texts)
+    if (auto status = check.run(item); !status) return fail(status.error());
+  check.finish(report);
+  return report;
+}
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's thread: admits requests in order of arrival and runs rounds until told to stop.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "runtime/generation.h"
+#include "runtime/loaded_model.h"
+#include "runtime/running_request.h"
+
+namespace tessera {
+
+class EngineLoop {
+ public:
+  explicit EngineLoop(std::unique_ptr<LoadedModel> model);
+  ~EngineLoop();
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  /// `request` has been validated against the model.
+  std::shared_ptr<Generation::Impl> enqueue(Request request);
+  EngineStats stats() const;
+  const LoadedModel& model() const { return *model_; }
+
+ private:
+  struct Queued {
+    Request request;
+    std::shared_ptr<Generation::Impl> out;
+  };
+
+  void work();
+  bool wait_for_work();
+  void admit();
+  Result<RunningRequest> start(Queued& queued);
+  void drop_cancelled();
+  void run_round();
+  void run_prefill(RunningRequest& running, int rows);
+  void run_decode(const std::vector<size_t>& indices);
+  void score_prompt(RunningRequest& running, size_t begin, int rows);
+  void sample(RunningRequest& running, std::span<const float> logits);
+  void finish(RunningRequest& running, FinishReason reason, std::optional<Error> error = {});
+  void fail_all(const Error& error);
+  void publish_stats();
+
+  std::unique_ptr<LoadedModel> model_;
+  std::vector<RunningRequest> running_{};
+  std::vector<float> logits_{};
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Queued> queue_{};
+  EngineStats stats_{};
+  bool stop_ = false;
+
+  std::thread thread_;  // last: starts when everything else is ready
+};
+
+}  // namespace tessera

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model ready to run: config, weights, backend, state store and the forward pass, wired together.
+// One thread at a time may use it; the engine owns the thread.
+#pragma once
+
+#include <tessera/engine.h>
+#include <tessera/error.h>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/config.h"
+#include "model/state_layout.h"
+#include "model/text_model.h"
+#include "model/weights.h"
+#include "runtime/sequence_store.h"
+#include "runtime/state_file.h"
+
+namespace tessera {
+
+/// New rows of one sequence in a launch.
+struct SequenceRows {
+  SequenceId sequence{};
+  std::span<const int32_t> ids{};
+};
+
+/// Parts that do not come from a folder: synthetic models, tests.
+struct ModelParts {
+  ModelConfig config{};
+  ModelWeights weights{};
+  GenerationDefaults defaults{};
+};
+
+class LoadedModel {
+ public:
+  static Result<std::unique_ptr<LoadedModel>> load(const EngineOptions& options);
+  static Result<std::unique_ptr<LoadedModel>> from_parts(ModelParts parts,
+                                                         const EngineOptions& options);
+
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+  /// Absorbs the rows: pages, forward pass, committed lengths. `logit_rows` index rows of the
+  /// launch; their logits are then available from `logits`. Errors: kOutOfMemory (pages), nothing
+  /// absorbed.
+  Result<void> run(std::span<const SequenceRows> sequences, ops::Role role,
+                   std::span<const int32_t> logit_rows, Tap* tap = nullptr);
+
+  /// Reads a prompt in launches of at most `prefill_chunk` rows; logits of its last row remain.
+  Result<void> prefill(SequenceId sequence, std::span<const int32_t> ids, Tap* tap = nullptr);
+
+  /// Logits [count, vocab] of entries first .. first + count - 1 of the last launch's `logit_rows`.
+  void logits(int first, int count, float* out) { model_->logits(first, count, out); }
+
+  /// Routes all ops through another backend (measuring), for as long as it lives.
+  void replace_ops(ops::Ops& ops);
+
+  const EngineOptions& options() const { return options_; }
+  const ModelConfig& config() const { return parts_.config; }
+  const ModelWeights& weights() const { return parts_.weights; }
+  const GenerationDefaults& defaults() const { return parts_.defaults; }
+  const StateLayout& layout() const { return *layout_; }
+  SequenceStore& store() { return *store_; }
+  const SequenceStore& store() const { return *store_; }
+  ops::Ops& ops() { return *ops_; }
+  int budget_blocks() const { return budget_blocks_; }
+  int max_context() const { return max_context_; }
+  /// Everything a saved state depends on.
+  StateIdentity state_identity() const;
+  ModelInfo info() const;
+
+ private:
+  LoadedModel() = default;
+
+  EngineOptions options_{};
+  ModelParts parts_{};
+  std::unique_ptr<ops::Ops> ops_{};
+  std::unique_ptr<StateLayout> layout_{};
+  std::unique_ptr<SequenceStore> store_{};
+  std::unique_ptr<TextModel> model_{};
+  int budget_blocks_ = 0;
+  int max_context_ = 0;
+};
+
+}  // namespace tessera

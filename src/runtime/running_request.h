@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request that holds a sequence: where it is in its prompt, what it has generated.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "runtime/generation.h"
+#include "runtime/sampler.h"
+#include "runtime/scheduler.h"
+#include "runtime/scoped_sequence.h"
+
+namespace tessera {
+
+struct RunningRequest {
+  using Clock = std::chrono::steady_clock;
+
+  Request request;
+  std::shared_ptr<Generation::Impl> out;
+  ScopedSequence sequence;
+  Sampler sampler;
+  int64_t position = 0;  // tokens absorbed
+  int32_t pending = -1;  // sampled, not yet absorbed
+  int max_new_tokens = 0;
+  Usage usage{};
+  std::vector<float> prompt_logprobs{};
+  Clock::time_point started = Clock::now();
+  Clock::time_point first_token{};
+  bool done = false;
+
+  int64_t prompt_left() const { return std::max<int64_t>(usage.prompt_tokens - position, 0); }
+  RunningView view() const { return {.position = position, .prompt_left = prompt_left()}; }
+};
+
+}  // namespace tessera
