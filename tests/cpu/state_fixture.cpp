@@ -53,7 +53,8 @@ Batch::Batch(std::vector<Sequence>& sequences, const Launch& launch, ops::Role r
 }
 
 void Batch::advance() {
-  for (const Piece& piece : launch_) sequences_[piece.sequence].absorbed += piece.tokens;
+  for (const Piece& piece : launch_)
+    sequences_[piece.sequence].absorbed += piece.tokens - piece.rejected;
 }
 
 }  // namespace tessera::test

@@ -24,10 +24,12 @@ struct Sequence {
   std::vector<int32_t> pages{};
 };
 
-/// `tokens` further tokens of sequence `sequence`; 0 makes an empty span.
+/// `tokens` further tokens of sequence `sequence`; 0 makes an empty span. The last `rejected` of
+/// them carry other data and do not count as absorbed: drafts that failed.
 struct Piece {
   size_t sequence = 0;
   int tokens = 0;
+  int rejected = 0;
 };
 using Launch = std::vector<Piece>;
 using Schedule = std::vector<Launch>;
@@ -50,34 +52,37 @@ class Batch {
   size_t rows() const { return static_cast<size_t>(rows_); }
   ops::Role role() const { return role_; }
 
-  /// Packs the launch's rows of the per-sequence data; elements of 4 bytes.
+  /// Packs the launch's rows of the per-sequence data.
   template <class T>
   std::vector<T> gather(const std::vector<std::vector<T>>& data, size_t width) const {
     std::vector<T> packed;
-    for_each([&](size_t sequence, size_t begin, size_t count) {
-      const T* first = data[sequence].data() + begin * width;
-      packed.insert(packed.end(), first, first + count * width);
+    for_each([&](const Piece& piece, size_t begin) {
+      const T* first = data[piece.sequence].data() + begin * width;
+      packed.insert(packed.end(), first, first + static_cast<size_t>(piece.tokens) * width);
+      const size_t wrong = static_cast<size_t>(piece.rejected) * width;
+      for (size_t index = packed.size() - wrong; index < packed.size(); ++index) packed[index] += 1;
     });
     return packed;
   }
-  /// Appends packed results to the per-sequence data.
+  /// Appends packed results of the accepted rows to the per-sequence data.
   template <class T>
   void scatter(std::span<const T> packed, size_t width, std::vector<std::vector<T>>& data) const {
-    for_each([&](size_t sequence, size_t, size_t count) {
-      data[sequence].insert(data[sequence].end(), packed.begin(),
-                            packed.begin() + static_cast<ptrdiff_t>(count * width));
-      packed = packed.subspan(count * width);
+    for_each([&](const Piece& piece, size_t) {
+      const auto accepted =
+          packed.first(static_cast<size_t>(piece.tokens - piece.rejected) * width);
+      std::vector<T>& rows = data[piece.sequence];
+      rows.insert(rows.end(), accepted.begin(), accepted.end());
+      packed = packed.subspan(static_cast<size_t>(piece.tokens) * width);
     });
   }
-  /// The tokens of the launch now belong to the past.
+  /// The accepted tokens of the launch now belong to the past.
   void advance();
 
  private:
   template <class Fn>
   void for_each(Fn&& fn) const {
     for (size_t index = 0; index < spans_.size(); ++index)
-      fn(launch_[index].sequence, static_cast<size_t>(spans_[index].position),
-         static_cast<size_t>(spans_[index].num_rows));
+      fn(launch_[index], static_cast<size_t>(spans_[index].position));
   }
 
   std::vector<Sequence>& sequences_;
