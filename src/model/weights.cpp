@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Binds a whole checkpoint: trunk tensors, layers, then the account of everything in the files.
+#include "model/weights.h"
+
+#include "model/weight_binder.h"
+#include "model/weight_layers.h"
+#include "model/weight_report.h"
+
+namespace tessera {
+namespace {
+
+void bind_vocabulary(WeightBinder& binder, const std::string& prefix, const ModelConfig& config,
+                     ModelWeights& weights) {
+  const std::string embedding = prefix + "embed_tokens.weight";
+  weights.embed =
+      binder.linear(embedding, config.vocab_size, config.hidden, WeightPart::kEmbedding);
+  if (weights.embed.dtype == DType::kF8E4M3) {
+    binder.refuse({.code = Errc::kUnsupported,
+                   .what = "quantised embedding",
+                   .where = embedding,
+                   .expected = "BF16, F16 or F32",
+                   .found = dtype_name(weights.embed.dtype)});
+  }
+  weights.lm_head = config.tied_embeddings ? weights.embed
+                                           : binder.linear("lm_head.weight", config.vocab_size,
+                                                           config.hidden, WeightPart::kLmHead);
+}
+
+void bind_trunk(WeightBinder& binder, const ModelConfig& config, ModelWeights& weights) {
+  const std::string prefix = config.text_only_names ? "model." : "model.language_model.";
+  bind_vocabulary(binder, prefix, config, weights);
+  weights.final_mixer = bind_mixer(binder, prefix + "hyper_connection_mixer.", config, false);
+  for (int layer = 0; layer < config.num_layers() && !binder.error(); ++layer) {
+    const std::string layer_prefix = prefix + "layers." + std::to_string(layer) + ".";
+    const LayerKind kind = config.layers[static_cast<size_t>(layer)];
+    weights.layers.push_back(bind_layer(binder, layer_prefix, kind, config));
+    if (config.has_ple(layer)) {
+      weights.ple.push_back(
+          bind_ple(binder, layer_prefix + "ple.", config.ple_index(layer), config));
+    }
+  }
+}
+
+}  // namespace
+
+Result<ModelWeights> bind_weights(const ModelConfig& config,
+                                  std::shared_ptr<const Checkpoint> checkpoint) {
+  ModelWeights weights;
+  WeightBinder binder(*checkpoint, weights);
+  bind_trunk(binder, config, weights);
+  if (binder.error()) return fail(binder.error().get());
+
+  Result<std::vector<std::string>> ignored = name_ignored(*checkpoint, binder);
+  if (!ignored) return fail(std::move(ignored.error()));
+  if (Result<void> quantization = check_quantization(config, *checkpoint, binder); !quantization) {
+    return fail(std::move(quantization.error()));
+  }
+  const Result<uint64_t> hash = fingerprint(config, *checkpoint);
+  if (!hash) return fail(hash.error());
+  weights.fingerprint = *hash;
+  weights.ignored = std::move(*ignored);
+  weights.layout = describe_layout(*checkpoint, weights, binder);
+  weights.sizes = binder.sizes();
+  weights.checkpoint = std::move(checkpoint);
+  return weights;
+}
+
+}  // namespace tessera
