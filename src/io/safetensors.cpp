@@ -219,6 +219,8 @@ Result<void> check_packing(std::vector<Entry>& entries, uint64_t payload_bytes,
 }  // namespace
 
 int64_t TensorRef::elements() const {
+  // Parsing bounds the product of a shape without zeros; with one, the other factors are free.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t count = 1;
   for (const int64_t dim : shape) count *= dim;
   return count;
