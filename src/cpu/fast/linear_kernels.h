@@ -29,13 +29,13 @@ void linear_decode(std::span<const LinearJob> jobs, int rows);
 void linear_prefill(std::span<const LinearJob> jobs, int rows, Arena& scratch);
 void linear_run(std::span<const LinearJob> jobs, int rows, ops::Role role, Arena& scratch);
 
-/// Decode path, one thread, weight rows [first, last): y[row][n - first] for rows given by pointer.
+/// Decode path, one thread: y[row][n] for n in [first, last) and rows given by pointer.
 struct DotRows {
   ops::LinearWeight weight;
   int first = 0;
   int last = 0;
   const float* const* x = nullptr;  // [rows] pointers to in_features floats
-  float* const* y = nullptr;        // [rows] pointers to last - first floats
+  float* const* y = nullptr;        // [rows] pointers to out_features floats
   int rows = 0;
 };
 void dot_rows(const DotRows& args);

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Router: exact top-k in a total order, so ties and NaN never depend on the machine.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/parallel.h"
+#include "cpu/fast/fast_kernels.h"
+
+namespace tessera::cpu {
+namespace {
+
+/// Rows worth a thread of their own.
+constexpr int kRowGrain = 16;
+
+/// Higher logit first; NaN ranks below every number. The lower id comes first in the scan, so a tie
+/// never moves it. Logits order exactly as the softmax does, without its rounding.
+bool better(float left, float right) {
+  return left > right || (std::isnan(right) && !std::isnan(left));
+}
+
+/// Insertion into the sorted list of the best seen so far.
+void select(const float* logits, int num_experts, int top_k, int32_t* ids) {
+  int held = 0;
+  for (int expert = 0; expert < num_experts; ++expert) {
+    if (held == top_k && !better(logits[expert], logits[ids[held - 1]])) continue;
+    int place = held < top_k ? held++ : held - 1;
+    for (; place > 0 && better(logits[expert], logits[ids[place - 1]]); --place)
+      ids[place] = ids[place - 1];
+    ids[place] = expert;
+  }
+}
+
+/// With normalisation the full softmax sum cancels: only the selected ones are needed.
+void weigh(const float* logits, const ops::RouterArgs& args, const int32_t* ids, float* weights) {
+  const double best = double{logits[ids[0]]};
+  double total = 0;
+  if (args.normalize) {
+    for (int slot = 0; slot < args.top_k; ++slot)
+      total += std::exp(double{logits[ids[slot]]} - best);
+  } else {
+    for (int expert = 0; expert < args.num_experts; ++expert)
+      total += std::exp(double{logits[expert]} - best);
+  }
+  for (int slot = 0; slot < args.top_k; ++slot)
+    weights[slot] = static_cast<float>(std::exp(double{logits[ids[slot]]} - best) / total);
+}
+
+}  // namespace
+
+void fast_router(const ops::RouterArgs& args) {
+  if (args.top_k <= 0) return;
+  parallel_for(args.rows, kRowGrain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* logits = args.logits + row * args.num_experts;
+      int32_t* ids = args.ids + row * args.top_k;
+      select(logits, args.num_experts, args.top_k, ids);
+      weigh(logits, args, ids, args.weights + row * args.top_k);
+    }
+  });
+}
+
+}  // namespace tessera::cpu
