@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chat on a terminal: turns, history keys, Ctrl-C, ways out.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
+
+#include "cli/child.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr const char* kCtrlC = "\x03";
+constexpr const char* kCtrlD = "\x04";
+constexpr const char* kUp = "\x1b[A";
+constexpr const char* kQuestion = "What is 12 + 30?\n";
+constexpr const char* kAnswer = "12 + 30 = 42.";
+
+std::vector<std::string> chat(std::vector<std::string> more = {}) {
+  std::vector<std::string> words{"run", "-m", "models/tiny", "--temperature", "0"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(ChatTest, AnswersTurnAfterTurnAndLeavesOnCommand) {
+  TerminalChild child(chat());
+  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
+  child.type("What is 7 + 8?\n");
+  ASSERT_TRUE(child.wait_for("7 + 8 = 15.")) << child.output();
+  child.type("/exit\n");
+  EXPECT_EQ(child.wait(), 0);
+}
+
+TEST(ChatTest, TheSecondTurnReadsOnlyWhatIsNew) {
+  TerminalChild child(chat({"--stats"}));
+  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for(", 0 cached,")) << child.output();
+  child.type("What is 7 + 8?\n");
+  ASSERT_TRUE(child.wait_for(" cached,", 2)) << child.output();
+  EXPECT_EQ(child.output().find(", 0 cached,"), child.output().rfind(", 0 cached,"));
+  child.type("/reset\n");
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for(", 0 cached,", 2)) << child.output();
+  child.type(kCtrlD);
+  EXPECT_EQ(child.wait(), 0);
+}
+
+TEST(ChatTest, CtrlCStopsTheAnswerAndNotTheChat) {
+  TerminalChild child(chat({"--ignore-eos", "--max-tokens", "0"}));
+  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
+  child.type(kCtrlC);
+  ASSERT_TRUE(child.wait_for("[stopped]")) << child.output();
+  child.type("/help\n");
+  ASSERT_TRUE(child.wait_for("/reset")) << child.output();
+  child.type(kCtrlD);
+  EXPECT_EQ(child.wait(), 0);
+}
+
+TEST(ChatTest, CtrlCAtThePromptDropsTheLine) {
+  TerminalChild child(chat());
+  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  child.type("never to be sent");
+  ASSERT_TRUE(child.wait_for("never to be sent")) << child.output();
+  child.type(kCtrlC);
+  ASSERT_TRUE(child.wait_for("\n> ")) << child.output();
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
+  child.type("/exit\n");
+  EXPECT_EQ(child.wait(), 0);
+}
+
+TEST(ChatTest, TheUpKeyBringsTheLastLineBack) {
+  TerminalChild child(chat());
+  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
+  ASSERT_TRUE(child.wait_for("\n> ")) << child.output();
+  child.type(std::string(kUp) + "\n");
+  ASSERT_TRUE(child.wait_for("What is 12 + 30?", 2)) << child.output();
+  ASSERT_TRUE(child.wait_for(kAnswer, 2)) << child.output();
+  child.type(kCtrlD);
+  EXPECT_EQ(child.wait(), 0);
+}
+
+TEST(ChatTest, AnUnknownCommandIsNotSentToTheModel) {
+  TerminalChild child(chat());
+  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  child.type("/frobnicate\n");
+  ASSERT_TRUE(child.wait_for("unknown command /frobnicate")) << child.output();
+  child.type("/exit\n");
+  EXPECT_EQ(child.wait(), 0);
+}
+
+}  // namespace
+}  // namespace tessera::cli

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// fork and exec with files for the streams, or forkpty.
+#include "cli/child.h"
+
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+namespace tessera::cli {
+namespace {
+
+constexpr std::chrono::seconds kPatience{60};
+constexpr int kPollMilliseconds = 100;
+constexpr int kExecFailed = 127;
+constexpr int kSignalBase = 128;
+
+using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+File temporary_file() { return {std::tmpfile(), &std::fclose}; }
+
+std::string contents(std::FILE* file) {
+  std::rewind(file);
+  std::string text;
+  std::array<char, 4096> buffer;
+  for (size_t count; (count = std::fread(buffer.data(), 1, buffer.size(), file)) > 0;)
+    text.append(buffer.data(), count);
+  return text;
+}
+
+[[noreturn]] void exec_program(std::vector<std::string> words) {
+  words.insert(words.begin(), TESSERA_PROGRAM);
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  _exit(kExecFailed);
+}
+
+int wait_status(pid_t pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status);
+}
+
+size_t occurrences(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+Outcome run_program(const std::vector<std::string>& words, const std::string& input,
+                    const std::string& folder) {
+  const File in = temporary_file();
+  const File out = temporary_file();
+  const File err = temporary_file();
+  std::fwrite(input.data(), 1, input.size(), in.get());
+  std::rewind(in.get());
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(fileno(in.get()), STDIN_FILENO);
+    dup2(fileno(out.get()), STDOUT_FILENO);
+    dup2(fileno(err.get()), STDERR_FILENO);
+    if (chdir(folder.c_str()) == 0) exec_program(words);
+    _exit(kExecFailed);
+  }
+  const int status = wait_status(pid);
+  return {.status = status, .out = contents(out.get()), .err = contents(err.get())};
+}
+
+TerminalChild::TerminalChild(const std::vector<std::string>& words) {
+  winsize size{.ws_row = 40, .ws_col = 200, .ws_xpixel = 0, .ws_ypixel = 0};
+  pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
+  if (pid_ == 0) {
+    setenv("TERM", "xterm", 1);
+    exec_program(words);
+  }
+}
+
+TerminalChild::~TerminalChild() {
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);
+    wait_status(pid_);
+  }
+  close(terminal_);
+}
+
+void TerminalChild::type(const std::string& keys) const {
+  const ssize_t written = write(terminal_, keys.data(), keys.size());
+  if (written != static_cast<ssize_t>(keys.size())) std::abort();
+}
+
+bool TerminalChild::wait_for(const std::string& text, size_t count) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (occurrences(output_, text) < count) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    pollfd ready{.fd = terminal_, .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, kPollMilliseconds) <= 0) continue;
+    std::array<char, 4096> buffer;
+    const ssize_t got = read(terminal_, buffer.data(), buffer.size());
+    if (got <= 0) return occurrences(output_, text) >= count;
+    output_.append(buffer.data(), static_cast<size_t>(got));
+  }
+  return true;
+}
+
+int TerminalChild::wait() {
+  const int status = wait_status(pid_);
+  pid_ = -1;
+  return status;
+}
+
+}  // namespace tessera::cli

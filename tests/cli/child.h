@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts the program under test, on pipes or on a terminal of its own.
+#pragma once
+
+#include <sys/types.h>
+#include <string>
+#include <vector>
+
+namespace tessera::cli {
+
+struct Outcome {
+  int status = -1;  // exit status, or 128 + signal
+  std::string out{};
+  std::string err{};
+};
+
+/// Runs `tessera WORDS...` in `folder` with `input` as standard input until it ends.
+Outcome run_program(const std::vector<std::string>& words, const std::string& input = "",
+                    const std::string& folder = ".");
+
+/// The program on a pseudo-terminal: both of its output streams come back mixed.
+class TerminalChild {
+ public:
+  explicit TerminalChild(const std::vector<std::string>& words);
+  ~TerminalChild();
+  TerminalChild(const TerminalChild&) = delete;
+  TerminalChild& operator=(const TerminalChild&) = delete;
+
+  void type(const std::string& keys) const;
+  /// Reads until `text` has appeared `count` times in all; false after a minute without it.
+  bool wait_for(const std::string& text, size_t count = 1);
+  /// Waits for the end; the exit status as in Outcome.
+  int wait();
+  const std::string& output() const { return output_; }
+
+ private:
+  int terminal_ = -1;
+  pid_t pid_ = -1;
+  std::string output_{};
+};
+
+}  // namespace tessera::cli

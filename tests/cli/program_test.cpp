@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program as a user of a shell meets it: output, exit status, messages.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/child.h"
+
+namespace tessera::cli {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kTiny = "models/tiny";
+constexpr const char* kNano = "models/nano";
+constexpr const char* kQuestion = "What is 12 + 30?";
+constexpr const char* kAnswer = "12 + 30 = 42.";
+
+boost::json::value run_json(std::vector<std::string> words) {
+  words.push_back("--json");
+  const Outcome outcome = run_program(words);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find('\n'), outcome.out.size() - 1) << "one line";
+  boost::json::error_code error;
+  auto value = boost::json::parse(outcome.out, error);
+  EXPECT_FALSE(error) << outcome.out;
+  return value;
+}
+
+std::vector<std::string> greedy(std::vector<std::string> more = {}) {
+  std::vector<std::string> words{"run", "-m", kTiny, "-p", kQuestion, "--temperature", "0"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(ProgramTest, AnswersAndPrintsNothingElseInAPipe) {
+  const Outcome outcome = run_program(greedy());
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.out, std::string(kAnswer) + "\n");
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST(ProgramTest, ReadsThePromptFromAPipe) {
+  const Outcome outcome = run_program({"run", "-m", kTiny, "--temperature", "0"}, kQuestion);
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.out, std::string(kAnswer) + "\n");
+}
+
+TEST(ProgramTest, BothBackendsGiveTheSameAnswer) {
+  EXPECT_EQ(run_program(greedy({"--ops", "reference"})).out, std::string(kAnswer) + "\n");
+}
+
+TEST(ProgramTest, FindsTheDefaultModelFromAnywhere) {
+  const Outcome outcome = run_program({"run", "-p", kQuestion, "--temperature", "0"}, "", "/");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, std::string(kAnswer) + "\n");
+}
+
+TEST(ProgramTest, JsonHoldsTextIdsUsageAndReason) {
+  const auto answer = run_json(greedy());
+  EXPECT_EQ(answer.at("text").as_string(), kAnswer);
+  EXPECT_EQ(answer.at("finish_reason").as_string(), "stop");
+  EXPECT_TRUE(answer.at("stop_string").is_null());
+  const auto& usage = answer.at("usage");
+  EXPECT_EQ(usage.at("cached_tokens").as_int64(), 0);
+  EXPECT_GT(usage.at("prompt_tokens").as_int64(), 0);
+  EXPECT_EQ(usage.at("completion_tokens").as_int64(),
+            static_cast<int64_t>(answer.at("ids").as_array().size()));
+}
+
+TEST(ProgramTest, LogprobsDescendAndBeginWithTheGreedyToken) {
+  const auto answer = run_json(greedy({"--logprobs", "3"}));
+  const auto& tokens = answer.at("logprobs").as_array();
+  ASSERT_EQ(tokens.size(), answer.at("ids").as_array().size());
+  for (const auto& token : tokens) {
+    const auto& top = token.at("top").as_array();
+    ASSERT_EQ(top.size(), 3U);
+    EXPECT_EQ(top[0].at("id"), token.at("id"));
+    EXPECT_EQ(top[0].at("logprob"), token.at("logprob"));
+    EXPECT_GE(top[0].at("logprob").to_number<double>(), top[1].at("logprob").to_number<double>());
+    EXPECT_LE(top[0].at("logprob").to_number<double>(), 0.0);
+  }
+}
+
+TEST(ProgramTest, AStopTextEndsTheAnswerBeforeIt) {
+  const auto answer = run_json(greedy({"--stop", "nowhere", "--stop", " = "}));
+  EXPECT_EQ(answer.at("text").as_string(), "12 + 30");
+  EXPECT_EQ(answer.at("finish_reason").as_string(), "stop");
+  EXPECT_EQ(answer.at("stop_string").as_string(), " = ");
+}
+
+TEST(ProgramTest, MaxTokensCutsTheAnswer) {
+  const auto answer = run_json(greedy({"--max-tokens", "3"}));
+  EXPECT_EQ(answer.at("finish_reason").as_string(), "length");
+  EXPECT_EQ(answer.at("usage").at("completion_tokens").as_int64(), 3);
+}
+
+TEST(ProgramTest, TheSeedDecidesTheText) {
+  const auto sample = [](const char* seed) {
+    return run_program({"run", "-m", kTiny, "-p", "Use freedom in a sentence.", "--temperature",
+                        "1.5", "--max-tokens", "24", "--seed", seed})
+        .out;
+  };
+  EXPECT_EQ(sample("7"), sample("7"));
+  EXPECT_NE(sample("7"), sample("8"));
+}
+
+TEST(ProgramTest, ABiasMovesTheChoice) {
+  const auto plain = run_json(greedy({"--max-tokens", "1"}));
+  const auto first = std::to_string(plain.at("ids").as_array().at(0).as_int64());
+  const auto moved = run_json(greedy({"--max-tokens", "1", "--logit-bias", first + "=-1000"}));
+  EXPECT_NE(moved.at("ids"), plain.at("ids"));
+}
+
+TEST(ProgramTest, ASystemMessageIsPartOfThePrompt) {
+  const auto prompt_tokens = [](const std::vector<std::string>& more) {
+    return run_json(greedy(more)).at("usage").at("prompt_tokens").as_int64();
+  };
+  EXPECT_GT(prompt_tokens({"--system", "Be brief."}), prompt_tokens({}));
+}
+
+TEST(ProgramTest, RawTextHasNoTemplateAroundIt) {
+  const auto answer = run_json({"run", "-m", kTiny, "--raw", "-p", "<|im_start|>", "--temperature",
+                                "0", "--max-tokens", "1"});
+  EXPECT_EQ(answer.at("usage").at("prompt_tokens").as_int64(), 1);
+}
+
+TEST(ProgramTest, StatsGoToStandardError) {
+  const Outcome outcome = run_program(greedy({"--stats"}));
+  EXPECT_EQ(outcome.out, std::string(kAnswer) + "\n");
+  EXPECT_THAT(outcome.err, HasSubstr("tokens/s"));
+}
+
+TEST(ProgramTest, FailuresAreOneMessageAndStatusOne) {
+  const struct {
+    std::vector<std::string> words;
+    const char* message;
+  } cases[] = {
+      {{"run", "-m", "no/such/model", "-p", "x"}, "no/such/model"},
+      {{"info", "no/such/model"}, "no/such/model"},
+      {{"verify", kTiny, "--reference", "no.json"}, "no.json"},
+      {{"verify", kTiny, "--reference", "no.txt"}, "no.txt"},
+      {{"eval", kTiny, "--text", "no.txt"}, "no.txt"},
+      {greedy({"--device", "abacus"}), "abacus"},
+      {greedy({"--ctx", "4"}), "4"},
+      {greedy({"--top-p", "2"}), "top_p"},
+      {greedy({"--stop", ""}), "stop"},
+      {greedy({"--logit-bias", "999999=1"}), "999999"},
+      {greedy({"--load-state", "no.state"}), "no.state"},
+      {greedy({"--save-state", "no/such/folder/state"}), "no/such/folder"},
+  };
+  for (const auto& [words, message] : cases) {
+    const Outcome outcome = run_program(words);
+    EXPECT_EQ(outcome.status, 1) << message;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+    EXPECT_TRUE(outcome.err.starts_with("tessera: ")) << outcome.err;
+  }
+}
+
+TEST(ProgramTest, WrongUseIsStatusTwo) {
+  EXPECT_EQ(run_program({"run", "--frobnicate"}).status, 2);
+  EXPECT_EQ(run_program({}).status, 2);
+  EXPECT_EQ(run_program({"--help"}).status, 0);
+}
+
+TEST(ProgramTest, InfoCountsTheWeights) {
+  const auto info = run_json({"info", kTiny});
+  EXPECT_EQ(info.at("vocab_size").as_int64(), 8192);
+  EXPECT_EQ(info.at("layer_kinds").as_array().size(), 8U);
+  uint64_t bytes = 0;
+  for (const auto& part : info.at("weights").as_array())
+    bytes += part.at("bytes").to_number<uint64_t>();
+  uint64_t on_disk = 0;
+  for (const auto& file : std::filesystem::directory_iterator(kTiny))
+    if (file.path().extension() == ".safetensors") on_disk += file.file_size();
+  EXPECT_GT(bytes, on_disk / 2);
+  EXPECT_LE(bytes, on_disk);
+  EXPECT_FALSE(info.at("kernels").as_array().empty());
+  const Outcome text = run_program({"info", kTiny});
+  EXPECT_EQ(text.status, 0);
+  EXPECT_THAT(text.out, HasSubstr("8192"));
+}
+
+TEST(ProgramTest, VerifyPassesOnTheGoldenModel) {
+  const Outcome outcome = run_program({"verify", kNano});
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("PASSED"));
+  const auto report = run_json({"verify", kNano});
+  EXPECT_TRUE(report.at("passed").as_bool());
+  EXPECT_FALSE(report.at("rows").as_array().empty());
+}
+
+TEST(ProgramTest, EvalScoresText) {
+  const auto score = run_json({"eval", kTiny, "--text", "LICENSE", "--ctx", "1024"});
+  EXPECT_GT(score.at("tokens").as_int64(), 1000);
+  EXPECT_GT(score.at("perplexity").to_number<double>(), 1.0);
+}
+
+TEST(ProgramTest, BenchReportsEveryContext) {
+  const auto report = run_json({"bench", kTiny, "--contexts", "64,128", "--decode-tokens", "4"});
+  ASSERT_EQ(report.at("frontiers").as_array().size(), 2U);
+  for (const auto& row : report.at("frontiers").as_array())
+    EXPECT_GT(row.at("decode_tokens_per_second").to_number<double>(), 0.0);
+}
+
+}  // namespace
+}  // namespace tessera::cli
