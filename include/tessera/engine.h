@@ -17,7 +17,7 @@
 namespace tessera {
 
 enum class OpsKind { kFast, kReference };  // SIMD and threads, or the short FP32 oracle
-enum class CacheType { kF32, kBF16 };      // storage of K, V and index keys
+enum class CacheType { kF32, kBF16 };      // storage of K and V; index keys stay FP32
 
 struct EngineOptions {
   std::string model_dir{};
