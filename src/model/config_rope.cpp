@@ -15,6 +15,8 @@ constexpr double kMaxFactor = 4096.0;
 constexpr double kDefaultPartial = 0.25;
 constexpr int64_t kMaxPositions = int64_t{1} << 27;
 constexpr int kNumAxes = 3;
+constexpr const char* kPlain = "default";
+constexpr const char* kYarn = "yarn";
 
 /// The objects that may hold a rotary key, most specific first.
 class RopeKeys {
@@ -31,7 +33,19 @@ class RopeKeys {
     }
     return objects_.front();
   }
-  bool has(std::string_view key) const { return holder(key).has(key); }
+  /// The scheme by the most specific object that names one, under either spelling.
+  std::string type() const {
+    for (const ConfigFields& object : objects_) {
+      for (const char* key : {"rope_type", "type"}) {
+        if (!object.has(key)) continue;
+        const std::string name = object.text(key, kPlain);
+        object.support(name == kYarn || name == kPlain || name == "mrope", key, "default or yarn",
+                       name);
+        return name;
+      }
+    }
+    return kPlain;
+  }
 
  private:
   std::vector<ConfigFields> objects_{};
@@ -163,11 +177,7 @@ int read_rotary_dim(const RopeKeys& keys, const ConfigFields& text, const ops::Q
 
 void read_rope(const ConfigFields& text, ModelConfig& config) {
   const RopeKeys keys(text);
-  const std::string type_key = keys.has("rope_type") ? "rope_type" : "type";
-  const std::string type = keys.holder(type_key).text(type_key, "default");
-  const bool is_yarn = type == "yarn";
-  keys.holder(type_key).support(is_yarn || type == "default" || type == "mrope", type_key,
-                                "default or yarn", type);
+  const bool is_yarn = keys.type() == kYarn;
   keys.holder("mrope_interleaved")
       .support(keys.holder("mrope_interleaved").boolean("mrope_interleaved", true),
                "mrope_interleaved", "true", "false");
