@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public tokenizer: repair, added tokens, NFC, split pattern, merges; and ids back to bytes.
+#include <tessera/tokenizer.h>
+#include <algorithm>
+#include "io/mapped_file.h"
+#include "text/string_map.h"
+#include "text/tokenizer_added.h"
+#include "text/tokenizer_bpe.h"
+#include "text/tokenizer_regex.h"
+#include "text/unicode.h"
+
+namespace tessera {
+namespace {
+
+using namespace text;
+
+constexpr size_t kMaxFileBytes = size_t{256} << 20;
+
+struct TokenEntry {
+  std::string bytes{};
+  bool special = false;
+};
+
+/// An added token decodes by the same rule as a base token: the byte alphabet when all of its
+/// characters belong to it.
+std::string decoded_bytes(const std::string& content) {
+  return bytes_of_spelling(content).value_or(content);
+}
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  explicit Impl(TokenizerSpec spec);
+  Result<void> compile_patterns(const std::vector<std::string>& patterns, const std::string& where);
+
+  void encode_raw(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const;
+  void encode_normalized(std::string_view text, bool parse_special,
+                         std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, std::vector<int32_t>& ids) const;
+
+  bool use_nfc = false;
+  bool add_prefix_space = false;
+  std::vector<TokenEntry> tokens{};
+  StringMap<int32_t> ids_by_text{};
+  AddedTokenMatcher raw_added{};
+  AddedTokenMatcher normalized_added{};
+  std::vector<SplitRegex> splits{};
+  BpeModel model;
+};
+
+Tokenizer::Impl::Impl(TokenizerSpec spec)
+    : use_nfc(spec.use_nfc), add_prefix_space(spec.add_prefix_space), model(spec) {
+  int32_t last_id = static_cast<int32_t>(spec.base.size()) - 1;
+  for (const AddedToken& token : spec.added) last_id = std::max(last_id, token.id);
+  tokens.resize(static_cast<size_t>(last_id) + 1);
+  for (const AddedToken& token : spec.added) {
+    const bool is_changed = token.normalized && use_nfc;
+    const std::string sought = is_changed ? to_nfc(token.content) : token.content;
+    (token.normalized ? normalized_added : raw_added).add(sought, token);
+    ids_by_text.emplace(token.content, token.id);
+    tokens[static_cast<size_t>(token.id)] = {decoded_bytes(sought), token.special};
+  }
+  for (size_t id = 0; id < spec.base.size(); ++id) {
+    if (!spec.base[id].in_vocabulary) continue;
+    tokens[id].bytes = std::move(spec.base[id].bytes);
+    ids_by_text.emplace(tokens[id].bytes, static_cast<int32_t>(id));
+  }
+}
+
+Result<void> Tokenizer::Impl::compile_patterns(const std::vector<std::string>& patterns,
+                                               const std::string& where) {
+  for (const std::string& pattern : patterns) {
+    auto regex = SplitRegex::compile(pattern, where + ".pre_tokenizer");
+    if (!regex) return fail(regex.error());
+    splits.push_back(*std::move(regex));
+  }
+  return {};
+}
+
+void Tokenizer::Impl::encode_raw(std::string_view text, bool parse_special,
+                                 std::vector<int32_t>& ids) const {
+  std::vector<AddedPiece> pieces;
+  raw_added.split(text, parse_special, pieces);
+  for (const AddedPiece& piece : pieces) {
+    if (piece.id >= 0) {
+      ids.push_back(piece.id);
+    } else if (use_nfc && !is_surely_nfc(piece.text)) {
+      encode_normalized(to_nfc(piece.text), parse_special, ids);
+    } else {
+      encode_normalized(piece.text, parse_special, ids);
+    }
+  }
+}
+
+void Tokenizer::Impl::encode_normalized(std::string_view text, bool parse_special,
+                                        std::vector<int32_t>& ids) const {
+  std::vector<AddedPiece> pieces;
+  normalized_added.split(text, parse_special, pieces);
+  for (const AddedPiece& piece : pieces) {
+    if (piece.id >= 0)
+      ids.push_back(piece.id);
+    else
+      encode_plain(piece.text, ids);
+  }
+}
+
+void Tokenizer::Impl::encode_plain(std::string_view text, std::vector<int32_t>& ids) const {
+  std::vector<std::string_view> words = {text};
+  std::vector<std::string_view> finer;
+  for (const SplitRegex& split : splits) {
+    finer.clear();
+    for (const std::string_view word : words) split.split(word, finer);
+    words.swap(finer);
+  }
+  for (const std::string_view word : words) {
+    if (add_prefix_space && word[0] != ' ')
+      model.encode_word(' ' + std::string(word), ids);
+    else
+      model.encode_word(word, ids);
+  }
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Result<Tokenizer> Tokenizer::load(const std::string& model_dir) {
+  const std::string path = model_dir + "/tokenizer.json";
+  const auto json = read_text_file(path, kMaxFileBytes);
+  if (!json) return fail(json.error());
+  return parse(*json, path);
+}
+
+Result<Tokenizer> Tokenizer::parse(std::string_view json, const std::string& where) {
+  if (json.size() > kMaxFileBytes)
+    return fail({.code = Errc::kCorruptFile,
+                 .what = "tokenizer too large",
+                 .where = where,
+                 .expected = "at most " + std::to_string(kMaxFileBytes) + " bytes",
+                 .found = std::to_string(json.size())});
+  auto spec = parse_tokenizer_spec(json, where);
+  if (!spec) return fail(spec.error());
+  const std::vector<std::string> patterns = std::move(spec->split_patterns);
+  auto impl = std::make_unique<Impl>(*std::move(spec));
+  const auto compiled = impl->compile_patterns(patterns, where);
+  if (!compiled) return fail(compiled.error());
+  return Tokenizer(std::move(impl));
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
+  std::vector<int32_t> ids;
+  if (is_valid_utf8(text)) {
+    impl_->encode_raw(text, parse_special, ids);
+    return ids;
+  }
+  std::string repaired;
+  if (append_complete_utf8(text, repaired) < text.size()) repaired.append(kReplacement);
+  impl_->encode_raw(repaired, parse_special, ids);
+  return ids;
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) return {};
+  return impl_->tokens[static_cast<size_t>(id)].bytes;
+}
+
+int32_t Tokenizer::token_id(std::string_view text) const {
+  const auto found = impl_->ids_by_text.find(text);
+  return found == impl_->ids_by_text.end() ? -1 : found->second;
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  return id >= 0 && id < vocab_size() && impl_->tokens[static_cast<size_t>(id)].special;
+}
+
+int Tokenizer::vocab_size() const { return static_cast<int>(impl_->tokens.size()); }
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  Detokenizer stream(*this, skip_special);
+  std::string text;
+  for (const int32_t id : ids) text += stream.push(id);
+  return text + stream.flush();
+}
+
+}  // namespace tessera
