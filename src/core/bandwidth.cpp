@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/bandwidth.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+namespace tessera {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{256} << 20;
+/// One pass of one thread reads this much: short enough to fit between interruptions.
+constexpr size_t kPassBytes = size_t{8} << 20;
+constexpr size_t kPasses = 200;
+
+using Clock = std::chrono::steady_clock;
+using Line = uint64_t __attribute__((vector_size(64)));
+
+/// Sum of all words, in four independent chains of one cache line each.
+uint64_t sum_words(const unsigned char* from, size_t bytes) {
+  constexpr size_t kChains = 4, kWords = sizeof(Line) / sizeof(uint64_t);
+  Line sum[kChains] = {};
+  for (size_t offset = 0; offset + sizeof(sum) <= bytes; offset += sizeof(sum)) {
+    for (size_t chain = 0; chain < kChains; ++chain) {
+      Line line;
+      std::memcpy(&line, from + offset + chain * sizeof(Line), sizeof(Line));
+      sum[chain] += line;
+    }
+  }
+  const Line all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  uint64_t total = 0;
+  for (size_t word = 0; word < kWords; ++word) total += all[word];
+  return total;
+}
+
+std::unique_ptr<unsigned char[]> touched_buffer(int threads) {
+  auto buffer = std::make_unique_for_overwrite<unsigned char[]>(kBufferBytes);
+  const size_t slots = kBufferBytes / kPassBytes;
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (size_t slot = 0; slot < slots; ++slot)
+    std::memset(buffer.get() + slot * kPassBytes, 1, kPassBytes);
+  return buffer;
+}
+
+/// Best rate of kPasses passes of fn(offset) on every thread; by the time a pass comes back to a
+/// slot, the slots between have pushed it out of the caches.
+template <class Fn>
+double best_rate(int threads, Fn&& fn) {
+  const size_t slots = kBufferBytes / kPassBytes;
+  const auto team = static_cast<size_t>(threads);
+  double best = 0;
+  for (size_t pass = 0; pass < kPasses; ++pass) {
+    const auto start = Clock::now();
+#pragma omp parallel num_threads(threads)
+    fn((pass * team + static_cast<size_t>(omp_get_thread_num())) % slots * kPassBytes);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    best = std::max(best, static_cast<double>(kPassBytes * team) / seconds);
+  }
+  return best;
+}
+
+}  // namespace
+
+double measure_read_bandwidth(int threads) {
+  const auto buffer = touched_buffer(threads);
+  std::atomic<uint64_t> sink{0};
+  return best_rate(threads,
+                   [&](size_t offset) { sink += sum_words(buffer.get() + offset, kPassBytes); });
+}
+
+double measure_copy_bandwidth(int threads) {
+  constexpr double kReadAndWritten = 2;
+  const auto source = touched_buffer(threads);
+  const auto target = touched_buffer(threads);
+  return kReadAndWritten * best_rate(threads, [&](size_t offset) {
+           std::memcpy(target.get() + offset, source.get() + offset, kPassBytes);
+         });
+}
+
+}  // namespace tessera
