@@ -9,146 +9,177 @@
 namespace tessera::cpu {
 namespace {
 
-inline constexpr int kScaleSide = 128;  // ops::kScaleBlock
-inline constexpr int kLineBytes = 64;
-inline constexpr int kPrefetchLevel = 2;  // second-level cache: a tile is larger than the first
+inline constexpr int kScaleSide = 128;    // ops::kScaleBlock
+inline constexpr int kDotBlock = 4;       // weight rows read side by side
 inline constexpr int kMaxDotRows = 4;     // activation rows that share one pass over the weights
+inline constexpr int kLineBytes = 64;     // of a cache line
+inline constexpr int kPrefetchLevel = 2;  // into the second-level cache
+
+/// Weight rows of a tile: sums (twice with scales), activations and a weight fit the registers.
+template <class W, int kR>
+constexpr int tile_weights() {
+  constexpr int kSums = W::kScaled ? 2 * kR : kR;
+  constexpr int kRegisters = kVectorBytes == 64 ? 16 : 8;  // spent on sums
+  return kSums * kDotBlock <= kRegisters ? kDotBlock : kDotBlock / 2;
+}
 
 template <int kN, int kR>
-struct DotState {
+struct DotInput {
   const unsigned char* weight[kN];
-  const float* scale[kN];
   const float* x[kR];
-  Vec sum[kN][kR];
-  int64_t ahead;  // bytes to the same place of the next tile
+};
+
+template <int kN, int kR>
+struct DotSums {
+  Vec at[kN][kR] = {};
 };
 
 template <class W, int kN, int kR>
-[[gnu::always_inline]] inline void dot_step(const DotState<kN, kR>& state, int k,
-                                            Vec (&sum)[kN][kR]) {
+[[gnu::always_inline]] inline void dot_step(const DotInput<kN, kR>& input, int k,
+                                            DotSums<kN, kR>& sums) {
   Vec x[kR];
-  for (int r = 0; r < kR; ++r) x[r] = load<Vec>(state.x[r] + k);
+  for (int r = 0; r < kR; ++r) x[r] = load<Vec>(input.x[r] + k);
   for (int n = 0; n < kN; ++n) {
-    const Vec w = W::decode(state.weight[n] + int64_t{k} * W::kBytes);
-    for (int r = 0; r < kR; ++r) sum[n][r] += w * x[r];
+    const Vec w = W::decode(input.weight[n] + int64_t{k} * W::kBytes);
+    for (int r = 0; r < kR; ++r) sums.at[n][r] += w * x[r];
   }
 }
 
-/// sum += weight * x over [begin, end), a multiple of kLanes. One prefetch per cache line.
+/// Elements [begin, end), whole cache lines of weights. Each line asks for the same place of the
+/// next block of rows: new rows start so often that the hardware never learns where they are.
 template <class W, int kN, int kR>
-[[gnu::always_inline]] inline void dot_span(const DotState<kN, kR>& state, int begin, int end,
-                                            Vec (&sum)[kN][kR]) {
+[[gnu::always_inline]] inline void dot_lines(const DotInput<kN, kR>& input, int begin, int end,
+                                             int64_t ahead, DotSums<kN, kR>& sums) {
   constexpr int kLine = kLineBytes / W::kBytes;
-  int k = begin;
-  for (; k + kLine <= end; k += kLine) {
+  for (int k = begin; k < end; k += kLine) {
     for (int n = 0; n < kN; ++n)
-      __builtin_prefetch(state.weight[n] + int64_t{k} * W::kBytes + state.ahead, 0, kPrefetchLevel);
-    for (int step = 0; step < kLine; step += kLanes) dot_step<W>(state, k + step, sum);
+      __builtin_prefetch(input.weight[n] + int64_t{k} * W::kBytes + ahead, 0, kPrefetchLevel);
+    for (int step = 0; step < kLine; step += kLanes) dot_step<W>(input, k + step, sums);
   }
-  for (; k < end; k += kLanes) dot_step<W>(state, k, sum);
 }
 
-/// The last in_features % kLanes elements, padded with zeros to one vector.
+/// The last depth % kLanes elements of every row, padded with zeros to one vector.
 template <class W, int kN, int kR>
-[[gnu::always_inline]] inline void dot_tail(const DotState<kN, kR>& state, int begin, int count,
-                                            Vec (&sum)[kN][kR]) {
+struct DotTail {
   float x[kR][kLanes] = {};
-  for (int r = 0; r < kR; ++r)
-    __builtin_memcpy(x[r], state.x[r] + begin, static_cast<size_t>(count) * sizeof(float));
-  for (int n = 0; n < kN; ++n) {
-    unsigned char raw[kVectorBytes] = {};
-    __builtin_memcpy(raw, state.weight[n] + int64_t{begin} * W::kBytes,
-                     static_cast<size_t>(count * W::kBytes));
-    const Vec w = W::decode(raw);
-    for (int r = 0; r < kR; ++r) sum[n][r] += w * load<Vec>(x[r]);
+  unsigned char weight[kN][kVectorBytes] = {};
+
+  [[gnu::noinline]] DotTail(const DotInput<kN, kR>& input, int begin, int count) {
+    for (int r = 0; r < kR; ++r)
+      __builtin_memcpy(x[r], input.x[r] + begin, static_cast<size_t>(count) * sizeof(float));
+    for (int n = 0; n < kN; ++n)
+      __builtin_memcpy(weight[n], input.weight[n] + int64_t{begin} * W::kBytes,
+                       static_cast<size_t>(count * W::kBytes));
   }
-}
+  DotInput<kN, kR> input() const {
+    DotInput<kN, kR> padded;
+    for (int r = 0; r < kR; ++r) padded.x[r] = x[r];
+    for (int n = 0; n < kN; ++n) padded.weight[n] = weight[n];
+    return padded;
+  }
+};
 
 template <class W, int kN, int kR>
-[[gnu::always_inline]] inline void dot_plain(DotState<kN, kR>& state, int depth) {
+[[gnu::always_inline]] inline void dot_rest(const DotInput<kN, kR>& input, int begin, int depth,
+                                            DotSums<kN, kR>& sums) {
   const int whole = depth - depth % kLanes;
-  dot_span<W>(state, 0, whole, state.sum);
-  if (whole < depth) dot_tail<W>(state, whole, depth - whole, state.sum);
-}
-
-/// Every scale block is summed on its own and then scaled, so a scale costs one multiply-add per
-/// 128 elements and cannot overflow the decoded weights.
-template <class W, int kN, int kR>
-[[gnu::always_inline]] inline void dot_scaled(DotState<kN, kR>& state, int depth) {
-  for (int begin = 0, block = 0; begin < depth; begin += kScaleSide, ++block) {
-    const int end = begin + kScaleSide < depth ? begin + kScaleSide : depth;
-    const int whole = end - (end - begin) % kLanes;
-    Vec sum[kN][kR] = {};
-    dot_span<W>(state, begin, whole, sum);
-    if (whole < end) dot_tail<W>(state, whole, end - whole, sum);
-    for (int n = 0; n < kN; ++n) {
-      const float scale = state.scale[n][block] * W::kUnit;
-      for (int r = 0; r < kR; ++r) state.sum[n][r] += scale * sum[n][r];
-    }
+  for (int k = begin; k < whole; k += kLanes) dot_step<W>(input, k, sums);
+  if (whole < depth) {
+    const DotTail<W, kN, kR> tail(input, whole, depth - whole);
+    dot_step<W>(tail.input(), 0, sums);
   }
 }
 
-/// decode() maps the two NaN codes of E4M3 to 480, so rows are searched for them.
-inline bool has_f8_nan(const unsigned char* row, int count) {
-  constexpr int kStep = kVectorBytes;
-  using Block = uint8_t __attribute__((vector_size(kStep)));
+/// Adds one scale block. Each is summed on its own and scaled once, so a scale costs one
+/// multiply-add per 128 elements and cannot overflow a decoded weight.
+template <class W, int kN, int kR>
+[[gnu::always_inline]] inline void fold(const DotSums<kN, kR>& block, const float* const* scale,
+                                        int index, DotSums<kN, kR>& sums) {
+  for (int n = 0; n < kN; ++n) {
+    const float factor = scale[n][index] * W::kUnit;
+    for (int r = 0; r < kR; ++r) sums.at[n][r] += factor * block.at[n][r];
+  }
+}
+
+/// decode() maps the two NaN codes of E4M3 to a number, so rows are searched for them.
+[[gnu::noinline]] inline bool has_f8_nan(const unsigned char* row, int count) {
+  using Block = uint8_t __attribute__((vector_size(kVectorBytes)));
+  using Wide = uint64_t __attribute__((vector_size(kVectorBytes)));
   constexpr uint8_t kMagnitude = 0x7F;
   Block found = {};
   int k = 0;
-  for (; k + kStep <= count; k += kStep)
+  for (; k + kVectorBytes <= count; k += kVectorBytes)
     found |= same_bits<Block>((load<Block>(row + k) & kMagnitude) == kMagnitude);
   bool any = false;
   for (; k < count; ++k) any |= (row[k] & kMagnitude) == kMagnitude;
-  using Wide = uint64_t __attribute__((vector_size(kStep)));
   const Wide wide = same_bits<Wide>(found);
   uint64_t bits = 0;
-  for (int lane = 0; lane < kStep / 8; ++lane) bits |= wide[lane];
+  for (int lane = 0; lane < kVectorBytes / 8; ++lane) bits |= wide[lane];
   return any || bits != 0;
 }
 
+/// Weight rows [first, first + kN) times activation rows [row, row + kR).
 template <class W, int kN, int kR>
-void dot_tile(const DotTask& task, int first, int row) {
+[[gnu::noinline]] void dot_tile(const DotTask& task, int first, int row) {
   const WeightView& weight = task.weight;
-  DotState<kN, kR> state;
-  for (int n = 0; n < kN; ++n) {
-    state.weight[n] = weight.data + (first + n) * weight.row_bytes;
-    state.scale[n] = weight.scale + (first + n) / kScaleSide * weight.scale_cols;
-    for (int r = 0; r < kR; ++r) state.sum[n][r] = Vec{};
-  }
-  state.ahead = kN * weight.row_bytes;
-  for (int r = 0; r < kR; ++r) state.x[r] = task.x[row + r];
-  if constexpr (W::kScaled)
-    dot_scaled<W>(state, weight.in_features);
-  else
-    dot_plain<W>(state, weight.in_features);
-  for (int n = 0; n < kN; ++n)
-    for (int r = 0; r < kR; ++r) task.y[row + r][first + n] = sum_lanes(state.sum[n][r]);
-  if constexpr (W::kScaled)
+  const int depth = weight.in_features;
+  const int64_t ahead = kDotBlock * weight.row_bytes;
+  DotInput<kN, kR> input;
+  for (int n = 0; n < kN; ++n) input.weight[n] = weight.data + (first + n) * weight.row_bytes;
+  for (int r = 0; r < kR; ++r) input.x[r] = task.x[row + r];
+  DotSums<kN, kR> sums;
+  if constexpr (W::kScaled) {
+    const float* scale[kN];
     for (int n = 0; n < kN; ++n)
-      if (has_f8_nan(state.weight[n], weight.in_features))
-        for (int r = 0; r < kR; ++r) task.y[row + r][first + n] = __builtin_nanf("");
-}
-
-/// kN weight rows from `first`, all activation rows: the weights stay in cache between passes.
-template <class W, int kN>
-void dot_block(const DotTask& task, int first) {
-  int row = 0;
-  for (; row + kMaxDotRows <= task.rows; row += kMaxDotRows)
-    dot_tile<W, kN, kMaxDotRows>(task, first, row);
-  switch (task.rows - row) {
-    case 3: return dot_tile<W, kN, 3>(task, first, row);
-    case 2: return dot_tile<W, kN, 2>(task, first, row);
-    case 1: return dot_tile<W, kN, 1>(task, first, row);
-    default: return;
+      scale[n] = weight.scale + (first + n) / kScaleSide * weight.scale_cols;
+    const int blocks = depth / kScaleSide;
+    for (int index = 0; index < blocks; ++index) {
+      DotSums<kN, kR> block;
+      dot_lines<W>(input, index * kScaleSide, (index + 1) * kScaleSide, ahead, block);
+      fold<W>(block, scale, index, sums);
+    }
+    if (blocks * kScaleSide < depth) {
+      DotSums<kN, kR> block;
+      dot_rest<W>(input, blocks * kScaleSide, depth, block);
+      fold<W>(block, scale, blocks, sums);
+    }
+  } else {
+    const int whole = depth - depth % (kLineBytes / W::kBytes);
+    dot_lines<W>(input, 0, whole, ahead, sums);
+    dot_rest<W>(input, whole, depth, sums);
+  }
+  for (int n = 0; n < kN; ++n) {
+    bool nan = false;
+    if constexpr (W::kScaled) nan = has_f8_nan(input.weight[n], depth);
+    for (int r = 0; r < kR; ++r)
+      task.y[row + r][first + n] = nan ? __builtin_nanf("") : sum_lanes(sums.at[n][r]);
   }
 }
 
+/// `count` weight rows from `first` and kR activation rows.
+template <class W, int kR>
+void dot_block(const DotTask& task, int first, int count, int row) {
+  constexpr int kN = tile_weights<W, kR>();
+  int n = 0;
+  for (; n + kN <= count; n += kN) dot_tile<W, kN, kR>(task, first + n, row);
+  for (; n < count; ++n) dot_tile<W, 1, kR>(task, first + n, row);
+}
+
+/// All activation rows pass over a block of weight rows while it is in cache.
 template <class W>
 void dot_typed(const DotTask& task) {
-  constexpr int kWeightRows = kVectorBytes == 64 ? 4 : 2;
-  int n = task.first;
-  for (; n + kWeightRows <= task.last; n += kWeightRows) dot_block<W, kWeightRows>(task, n);
-  for (; n < task.last; ++n) dot_block<W, 1>(task, n);
+  for (int first = task.first; first < task.last; first += kDotBlock) {
+    const int count = task.last - first < kDotBlock ? task.last - first : kDotBlock;
+    int row = 0;
+    for (; row + kMaxDotRows <= task.rows; row += kMaxDotRows)
+      dot_block<W, kMaxDotRows>(task, first, count, row);
+    switch (task.rows - row) {
+      case 3: dot_block<W, 3>(task, first, count, row); break;
+      case 2: dot_block<W, 2>(task, first, count, row); break;
+      case 1: dot_block<W, 1>(task, first, count, row); break;
+      default: break;
+    }
+  }
 }
 
 inline void dot_any(const DotTask& task) {
