@@ -9,8 +9,6 @@
 namespace tessera::test {
 namespace {
 
-using BlockLists = std::vector<std::vector<int32_t>>;  // one per token
-
 struct Result {
   std::vector<Rows> out;
   std::vector<BlockLists> selected;

@@ -40,6 +40,8 @@ inline constexpr ops::QsaShape kBigBlockQsa{.heads = 2,
                                             .rotary_dim = 8};
 inline constexpr DType kCacheTypes[] = {DType::kF32, DType::kBF16};
 
+using BlockLists = std::vector<std::vector<int32_t>>;  // selected blocks of each token
+
 /// One element of a cache, of either type.
 float load_cache(DType dtype, const std::byte* base, size_t index);
 void store_cache(DType dtype, std::byte* base, size_t index, float value);

@@ -31,10 +31,17 @@ void select(const float* logits, int num_experts, int top_k, int32_t* ids) {
   }
 }
 
-/// With normalisation the full softmax sum cancels: only the selected ones are needed.
+bool has_nan(const float* logits, int num_experts) {
+  bool found = false;
+  for (int expert = 0; expert < num_experts; ++expert) found |= std::isnan(logits[expert]);
+  return found;
+}
+
+/// With normalisation the full softmax sum cancels: only the selected ones are needed. A NaN that
+/// was not selected still poisons the softmax, so that it is seen and not routed around.
 void weigh(const float* logits, const ops::RouterArgs& args, const int32_t* ids, float* weights) {
   const double best = double{logits[ids[0]]};
-  double total = 0;
+  double total = has_nan(logits, args.num_experts) ? std::numeric_limits<double>::quiet_NaN() : 0;
   if (args.normalize) {
     for (int slot = 0; slot < args.top_k; ++slot)
       total += std::exp(double{logits[ids[slot]]} - best);

@@ -20,16 +20,30 @@ T load(const void* base, size_t index) {
 }  // namespace
 
 float load_element(DType dtype, const void* base, size_t index) {
+  float value = 0;
+  load_elements(dtype, base, index, {&value, 1});
+  return value;
+}
+
+void load_elements(DType dtype, const void* base, size_t first, std::span<float> out) {
+  const auto fill = [&](auto&& element) {
+    for (size_t index = 0; index < out.size(); ++index) out[index] = element(first + index);
+  };
   switch (dtype) {
-    case DType::kF32: return load<float>(base, index);
-    case DType::kF16: return f16_to_float(load<uint16_t>(base, index));
-    case DType::kBF16: return bf16_to_float(load<uint16_t>(base, index));
-    case DType::kF8E4M3: return f8e4m3_to_float(load<uint8_t>(base, index));
-    case DType::kI64: return static_cast<float>(load<int64_t>(base, index));
-    case DType::kI32: return static_cast<float>(load<int32_t>(base, index));
-    case DType::kU8: return static_cast<float>(load<uint8_t>(base, index));
+    case DType::kF32: return fill([&](size_t at) { return load<float>(base, at); });
+    case DType::kF16:
+      return fill([&](size_t at) { return f16_to_float(load<uint16_t>(base, at)); });
+    case DType::kBF16:
+      return fill([&](size_t at) { return bf16_to_float(load<uint16_t>(base, at)); });
+    case DType::kF8E4M3:
+      return fill([&](size_t at) { return f8e4m3_to_float(load<uint8_t>(base, at)); });
+    case DType::kI64:
+      return fill([&](size_t at) { return static_cast<float>(load<int64_t>(base, at)); });
+    case DType::kI32:
+      return fill([&](size_t at) { return static_cast<float>(load<int32_t>(base, at)); });
+    case DType::kU8:
+      return fill([&](size_t at) { return static_cast<float>(load<uint8_t>(base, at)); });
   }
-  return 0;
 }
 
 void store_element(DType dtype, void* base, size_t index, float value) {
@@ -48,8 +62,10 @@ void decode_weight_row(const ops::LinearWeight& weight, int row, std::span<doubl
   const bool scaled = weight.dtype == DType::kF8E4M3 && weight.scale != nullptr;
   const size_t scale_row =
       static_cast<size_t>(row / ops::kScaleBlock) * static_cast<size_t>(weight.scale_cols());
+  std::vector<float> stored(out.size());
+  load_elements(weight.dtype, data, 0, stored);
   for (size_t col = 0; col < out.size(); ++col) {
-    out[col] = double{load_element(weight.dtype, data, col)};
+    out[col] = double{stored[col]};
     if (scaled) out[col] *= double{weight.scale[scale_row + col / ops::kScaleBlock]};
   }
 }

@@ -12,6 +12,9 @@ namespace tessera::cpu::reference {
 
 float load_element(DType dtype, const void* base, size_t index);
 
+/// `out.size()` consecutive elements from `first` on.
+void load_elements(DType dtype, const void* base, size_t first, std::span<float> out);
+
 /// kF32 as is, kBF16 rounded to nearest even.
 void store_element(DType dtype, void* base, size_t index, float value);
 

@@ -78,9 +78,9 @@ void ngram_gather(const ops::NgramGatherArgs& args) {
   const auto count = static_cast<size_t>(args.rows) * static_cast<size_t>(args.heads);
   const float scale = table.dtype == DType::kF8E4M3 ? table.scale : 1.0F;
   for (size_t entry = 0; entry < count; ++entry) {
-    const std::byte* row = table.row(args.table_rows[entry]);
-    for (size_t col = 0; col < width; ++col)
-      args.out[entry * width + col] = load_element(table.dtype, row, col) * scale;
+    const std::span<float> out(args.out + entry * width, width);
+    load_elements(table.dtype, table.row(args.table_rows[entry]), 0, out);
+    for (float& value : out) value *= scale;
   }
 }
 

@@ -34,7 +34,7 @@ void for_each_cached(const ops::PageRef& cache, const ops::RowSpan& span, int kv
     const size_t at = (static_cast<size_t>(kv_head) * ops::kPageTokens +
                        static_cast<size_t>(tokens[entry] % ops::kPageTokens)) *
                       dim;
-    for (size_t col = 0; col < dim; ++col) vector[col] = load_element(cache.dtype, page, at + col);
+    load_elements(cache.dtype, page, at, vector);
     fn(entry, vector.data());
   }
 }

@@ -32,7 +32,7 @@ std::vector<float> score_all(const ops::QsaSelectArgs& args, const ops::RowSpan&
   for (int64_t block = 0; block < num_blocks; ++block) {
     const std::byte* page = page_of(cache, span, block * args.shape.block);
     const size_t at = static_cast<size_t>(block % args.shape.blocks_per_page()) * dim;
-    for (size_t col = 0; col < dim; ++col) key[col] = load_element(cache.dtype, page, at + col);
+    load_elements(cache.dtype, page, at, key);
     scores[static_cast<size_t>(block)] = score_block(args, queries, key);
   }
   return scores;
