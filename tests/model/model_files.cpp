@@ -100,15 +100,17 @@ Result<ModelWeights> bind_image(const ModelImage& image, size_t shift) {
 }
 
 std::string bind_failure(const ModelImage& image) {
-  // In memory: the systematic tests bind hundreds of files.
   const std::string file = safetensors_bytes(image.tensors);
-  const auto config = parse_model_config(image.config, "config.json");
-  if (!config) return config.error().message();
   auto tensors = parse_safetensors(file, "model.safetensors");
-  if (!tensors) return tensors.error().message();
+  return tensors ? bind_failure(image.config, std::move(*tensors)) : tensors.error().message();
+}
+
+std::string bind_failure(const std::string& config, TensorMap tensors) {
+  const auto parsed = parse_model_config(config, "config.json");
+  if (!parsed) return parsed.error().message();
   const auto checkpoint = std::make_shared<Checkpoint>();
-  checkpoint->tensors = std::move(*tensors);
-  const auto weights = bind_weights(*config, checkpoint);
+  checkpoint->tensors = std::move(tensors);
+  const auto weights = bind_weights(*parsed, checkpoint);
   return weights ? "bound" : weights.error().message();
 }
 

@@ -28,5 +28,7 @@ ModelImage nano_fp8();
 Result<ModelWeights> bind_image(const ModelImage& image, size_t shift = 0);
 /// Message of the failure, or "bound".
 std::string bind_failure(const ModelImage& image);
+/// Same for tensors that are parsed already.
+std::string bind_failure(const std::string& config, TensorMap tensors);
 
 }  // namespace tessera::test
