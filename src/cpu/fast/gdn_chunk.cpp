@@ -12,6 +12,7 @@
 #include "cpu/fast/gdn_parts.h"
 #include "cpu/fast/gemm_tile.h"
 #include "cpu/fast/row_math.h"
+#include "cpu/fast/rows_level.h"
 #include "cpu/fast/simd.h"
 #include "cpu/fast/vector_math.h"
 
@@ -27,6 +28,14 @@ struct Decays {
   float from_entry[kChunk];  // e^(G_i)
   float to_exit[kChunk];     // e^(G_C - G_i)
   float beta[kChunk];
+};
+
+struct RowPointers {
+  const float* at[kChunk];
+
+  RowPointers(const float* first, int64_t stride, int count) {
+    for (int row = 0; row < count; ++row) at[row] = first + row * stride;
+  }
 };
 
 /// row[j] = factor * e^(G_i - G_j) * products[j] for j < count.
@@ -83,12 +92,14 @@ void solve(int rows, int dim, const GdnChunkWorkspace& work) {
     const int last = std::min(rows, block + kSolveBlock);
     float* update = work.update + static_cast<ptrdiff_t>(block) * dim;
     const float* system = work.system + static_cast<ptrdiff_t>(block) * kChunk;
-    gemm_nn({last - block, dim, block}, {system, kChunk}, {work.update, dim}, {update, dim, true});
+    const RowPointers factors(system, kChunk, last - block);
+    row_kernels().lane_products(
+        {factors.at, last - block, block, work.update, dim, update, true, {}});
     for (int row = block + 1; row < last; ++row) {
       float* target = work.update + static_cast<ptrdiff_t>(row) * dim;
-      const float* factors = work.system + static_cast<ptrdiff_t>(row) * kChunk;
+      const float* row_factors = work.system + static_cast<ptrdiff_t>(row) * kChunk;
       for (int before = block; before < row; ++before)
-        add_scaled(factors[before], work.update + static_cast<ptrdiff_t>(before) * dim, target,
+        add_scaled(row_factors[before], work.update + static_cast<ptrdiff_t>(before) * dim, target,
                    dim);
     }
   }
@@ -101,9 +112,16 @@ void attend(const Decays& decays, int rows, int dim, const GdnChunkWorkspace& wo
   }
   for (int block = 0; block < rows; block += kSolveBlock) {
     const int last = std::min(rows, block + kSolveBlock);
-    gemm_nn({last - block, dim, last},
-            {work.attention + static_cast<ptrdiff_t>(block) * kChunk, kChunk}, {work.update, dim},
-            {work.out + static_cast<ptrdiff_t>(block) * dim, dim, true});
+    const RowPointers factors(work.attention + static_cast<ptrdiff_t>(block) * kChunk, kChunk,
+                              last - block);
+    row_kernels().lane_products({factors.at,
+                                 last - block,
+                                 last,
+                                 work.update,
+                                 dim,
+                                 work.out + static_cast<ptrdiff_t>(block) * dim,
+                                 true,
+                                 {}});
   }
 }
 
@@ -140,15 +158,15 @@ void gdn_run_chunk(const ops::GdnArgs& args, const GdnWindow& window, const GdnC
   const int64_t first_row = chunk.launch_row() - window.first_row;
   const GdnHead at = gdn_head(shape, head);
   const float* mixed = prepared.mixed + first_row * channels;
-  const GemmIn keys = {mixed + at.key_at, channels};
-  const GemmIn queries = {mixed + at.query_at, channels};
+  const RowPointers keys(mixed + at.key_at, channels, chunk.rows);
+  const RowPointers queries(mixed + at.query_at, channels, chunk.rows);
   float* matrix = gdn_matrix(args, *chunk.span, head);
   const Decays decays = decays_of(args, chunk, first_row, head, prepared);
   set_triangles(decays, chunk.rows, products, work);
 
-  const GemmSize read = {chunk.rows, dim, shape.key_dim};
-  gemm_nn(read, keys, {matrix, dim}, {work.update, dim});
-  gemm_nn(read, queries, {matrix, dim}, {work.out, dim});
+  const int key_dim = shape.key_dim;
+  row_kernels().lane_products({keys.at, chunk.rows, key_dim, matrix, dim, work.update, false, {}});
+  row_kernels().lane_products({queries.at, chunk.rows, key_dim, matrix, dim, work.out, false, {}});
   for (int row = 0; row < chunk.rows; ++row) {
     residual_row(mixed + row * channels + at.value_at, decays.from_entry[row], decays.beta[row],
                  dim, work.update + static_cast<ptrdiff_t>(row) * dim);
@@ -156,12 +174,14 @@ void gdn_run_chunk(const ops::GdnArgs& args, const GdnWindow& window, const GdnC
   solve(chunk.rows, dim, work);
   attend(decays, chunk.rows, dim, work);
 
-  scale_row(matrix, decays.from_entry[chunk.rows - 1], matrix, shape.key_dim * dim);
+  scale_row(matrix, decays.from_entry[chunk.rows - 1], matrix, key_dim * dim);
   for (int row = 0; row < chunk.rows; ++row) {
     float* update = work.update + static_cast<ptrdiff_t>(row) * dim;
     scale_row(update, decays.to_exit[row], update, dim);
   }
-  gemm_tn({shape.key_dim, dim, chunk.rows}, keys, {work.update, dim}, {matrix, dim, true});
+  const RowPointers updates(work.update, dim, chunk.rows);
+  row_kernels().weighted_sum(
+      {updates.at, chunk.rows, dim, keys.at[0], static_cast<int>(channels), key_dim, matrix, {}});
   for (int row = 0; row < chunk.rows; ++row) {
     const int64_t launch_row = chunk.launch_row() + row;
     std::memcpy(args.out + (launch_row * shape.value_heads + head) * dim,

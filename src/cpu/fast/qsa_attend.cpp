@@ -34,8 +34,7 @@ class Attention {
       AttendWorkspace work;
       work.packed = scratch.take<float>(dim * kAttendLanes);
       work.logits = scratch.take<float>(size_t{kAttendTile} * kAttendLanes);
-      work.keys = widen ? scratch.take<float>(kAttendTile * dim) : nullptr;
-      work.values = widen ? scratch.take<float>(kAttendTile * dim) : nullptr;
+      work.widened = widen ? scratch.take<float>(kAttendTile * dim) : nullptr;
       work_.push_back(work);
     }
   }

@@ -52,34 +52,42 @@ void for_each_run(const TokenList& list, int block, int first, int count, Fn&& f
   }
 }
 
+/// Where the vectors of some list entries are stored.
 struct Tile {
-  const float* keys[kAttendTile];
-  const float* values[kAttendTile];
+  const std::byte* keys[kAttendTile];
+  const std::byte* values[kAttendTile];
+  int count = 0;
 };
 
-/// Pointers to float vectors, converted into `buffer` only when the cache is stored otherwise.
-void point(const ops::PageRef& cache, const std::byte* stored, int index, int length, int dim,
-           float* buffer, const float** rows) {
-  const auto* vectors = reinterpret_cast<const float*>(stored);
-  if (cache.dtype != DType::kF32) {
-    float* widened = buffer + static_cast<ptrdiff_t>(index) * dim;
-    widen_row(stored, cache.dtype, 1.0F, widened, length * dim);
-    vectors = widened;
-  }
+void locate(const ops::PageRef& cache, const std::byte* run, int index, int length, int dim,
+            const std::byte** rows) {
+  const size_t bytes = static_cast<size_t>(dim) * dtype_bytes(cache.dtype);
   for (int inner = 0; inner < length; ++inner)
-    rows[index + inner] = vectors + static_cast<ptrdiff_t>(inner) * dim;
+    rows[index + inner] = run + static_cast<size_t>(inner) * bytes;
 }
 
-void gather_tile(const ops::QsaAttendArgs& args, const ops::RowSpan& span, int kv_head,
-                 const TokenList& list, int first, int count, const AttendWorkspace& work,
-                 Tile& tile) {
+void locate_tile(const ops::QsaAttendArgs& args, const ops::RowSpan& span, int kv_head,
+                 const TokenList& list, int first, int count, Tile& tile) {
   const ops::QsaShape& shape = args.shape;
+  tile.count = count;
   for_each_run(list, shape.block, first, count, [&](int index, int64_t token, int length) {
-    point(args.cache.keys, cached_vector(args.cache.keys, shape, span, kv_head, token), index,
-          length, shape.head_dim, work.keys, tile.keys);
-    point(args.cache.values, cached_vector(args.cache.values, shape, span, kv_head, token), index,
-          length, shape.head_dim, work.values, tile.values);
+    locate(args.cache.keys, cached_vector(args.cache.keys, shape, span, kv_head, token), index,
+           length, shape.head_dim, tile.keys);
+    locate(args.cache.values, cached_vector(args.cache.values, shape, span, kv_head, token), index,
+           length, shape.head_dim, tile.values);
   });
+}
+
+/// Float vectors of the rows, converted into `buffer` only when the cache is stored otherwise.
+void widen_rows(const std::byte* const* stored, int count, const ops::PageRef& cache, int dim,
+                float* buffer, const float** rows) {
+  for (int row = 0; row < count; ++row) {
+    rows[row] = reinterpret_cast<const float*>(stored[row]);
+    if (cache.dtype == DType::kF32) continue;
+    float* widened = buffer + static_cast<ptrdiff_t>(row) * dim;
+    widen_row(stored[row], cache.dtype, 1.0F, widened, dim);
+    rows[row] = widened;
+  }
 }
 
 /// Replaces logits by e^(logit - top), updates top and sum, and leaves in `shrink` the factor by
@@ -111,17 +119,36 @@ void soften_tile(float* __restrict logits, int count, float* __restrict top, flo
   }
 }
 
-void attend_tile(const Tile& tile, int count, int heads, int dim, const AttendWorkspace& work,
-                 const AttendState& state) {
+/// One tile of the list; the stored vectors of `next` are requested meanwhile.
+void attend_tile(const ops::QsaAttendArgs& args, const Tile& tile, const Tile& next, int heads,
+                 const AttendWorkspace& work, const AttendState& state) {
+  const int dim = args.shape.head_dim;
+  const int row_bytes = dim * static_cast<int>(dtype_bytes(args.cache.keys.dtype));
+  const float* rows[kAttendTile];
   float shrink[kAttendLanes];
-  row_kernels().lane_products({tile.keys, count, dim, work.packed, kAttendLanes, work.logits});
-  soften_tile(work.logits, count, state.top, state.sum, shrink);
+  widen_rows(tile.keys, tile.count, args.cache.keys, dim, work.widened, rows);
+  row_kernels().lane_products({rows,
+                               tile.count,
+                               dim,
+                               work.packed,
+                               kAttendLanes,
+                               work.logits,
+                               false,
+                               {next.values, next.count, row_bytes}});
+  soften_tile(work.logits, tile.count, state.top, state.sum, shrink);
   for (int head = 0; head < heads; ++head) {
     float* out = state.out + static_cast<ptrdiff_t>(head) * dim;
     if (shrink[head] != 1.0F) scale_row(out, shrink[head], out, dim);
   }
-  row_kernels().weighted_sum(
-      {tile.values, count, dim, work.logits, kAttendLanes, heads, state.out});
+  widen_rows(tile.values, tile.count, args.cache.values, dim, work.widened, rows);
+  row_kernels().weighted_sum({rows,
+                              tile.count,
+                              dim,
+                              work.logits,
+                              kAttendLanes,
+                              heads,
+                              state.out,
+                              {next.keys, next.count, row_bytes}});
 }
 
 }  // namespace
@@ -145,11 +172,17 @@ void attend_run(const ops::QsaAttendArgs& args, const ops::RowSpan& span, int ro
   std::fill_n(state.sum, kAttendLanes, 0.0F);
   std::fill_n(state.out, static_cast<ptrdiff_t>(heads.count) * dim, 0.0F);
   pack_heads(args, span, row, heads, work.packed);
-  Tile tile;
+  Tile tiles[2];
+  const auto locate_at = [&](int at, Tile& tile) {
+    locate_tile(args, span, heads.kv_head, list, at, std::clamp(last - at, 0, kAttendTile), tile);
+  };
+  locate_at(first, tiles[0]);
+  int current = 0;
   for (int at = first; at < last; at += kAttendTile) {
-    const int count = std::min(kAttendTile, last - at);
-    gather_tile(args, span, heads.kv_head, list, at, count, work, tile);
-    attend_tile(tile, count, heads.count, dim, work, state);
+    const int other = 1 - current;
+    locate_at(at + kAttendTile, tiles[other]);
+    attend_tile(args, tiles[current], tiles[other], heads.count, work, state);
+    current = other;
   }
 }
 

@@ -27,10 +27,9 @@ struct AttendHeads {
 
 /// Buffers of one thread.
 struct AttendWorkspace {
-  float* packed = nullptr;  // [head_dim, kAttendLanes]
-  float* logits = nullptr;  // [kAttendTile, kAttendLanes]
-  float* keys = nullptr;    // [kAttendTile, head_dim], for caches that are not float
-  float* values = nullptr;  // [kAttendTile, head_dim]
+  float* packed = nullptr;   // [head_dim, kAttendLanes]
+  float* logits = nullptr;   // [kAttendTile, kAttendLanes]
+  float* widened = nullptr;  // [kAttendTile, head_dim], for caches that are not float
 };
 
 /// A row's list: the tokens of its blocks ascending, then the open tail up to the row itself.

@@ -17,6 +17,7 @@
 namespace tessera::cpu {
 namespace {
 
+constexpr int kLaneGroup = 8;    // lanes are padded to half of the widest vector
 constexpr int kGroupLanes = 64;  // query heads of all rows of a group, as far as they fit
 
 /// Consecutive rows of one span whose blocks exceed the budget.
@@ -74,17 +75,23 @@ void pack_queries(const ops::QsaSelectArgs& args, const Group& group, int lanes,
   }
 }
 
-/// Sums relu(product) over heads. The comparison keeps NaN, which max() would turn into 0.
+/// scores[row][block] = scale * sum over heads of relu(product). The comparison keeps NaN, which
+/// max() would turn into 0.
 TESSERA_SIMD_CLONES
-void sum_heads(float* __restrict products, int heads, int rows, float scale) {
+void sum_heads(float* __restrict products, int blocks, int lanes, int heads, int rows, float scale,
+               size_t stride, float* __restrict scores) {
+  for (int block = 0; block < blocks; ++block, products += lanes) {
 #pragma omp simd
-  for (int row = 0; row < rows; ++row) {
-    float sum = 0;
-    for (int head = 0; head < heads; ++head) {
-      const float product = products[head * rows + row];
-      sum += product <= 0.0F ? 0.0F : product;
+    for (int row = 0; row < rows; ++row)
+      products[row] = products[row] <= 0.0F ? 0.0F : products[row];
+    for (int head = 1; head < heads; ++head) {
+      const float* __restrict more = products + static_cast<ptrdiff_t>(head) * rows;
+#pragma omp simd
+      for (int row = 0; row < rows; ++row) products[row] += more[row] <= 0.0F ? 0.0F : more[row];
     }
-    products[row] = sum * scale;
+    for (int row = 0; row < rows; ++row)
+      scores[static_cast<size_t>(row) * stride + static_cast<size_t>(block)] =
+          products[row] * scale;
   }
 }
 
@@ -110,13 +117,8 @@ void score_pages(const ops::QsaSelectArgs& args, const Group& group, const Sizes
     for (int block = 0; block < count; ++block)
       rows[block] = keys + static_cast<ptrdiff_t>(block) * shape.index_dim;
     row_kernels().lane_products({rows, count, shape.index_dim, packed, sizes.lanes, work.products});
-    for (int block = 0; block < count; ++block) {
-      float* products = work.products + static_cast<ptrdiff_t>(block) * sizes.lanes;
-      sum_heads(products, shape.index_heads, group.rows, scale);
-      float* out = scores + first_block + block;
-      for (int row = 0; row < group.rows; ++row)
-        out[static_cast<size_t>(row) * sizes.max_blocks] = products[row];
-    }
+    sum_heads(work.products, count, sizes.lanes, shape.index_heads, group.rows, scale,
+              sizes.max_blocks, scores + first_block);
   }
 }
 
@@ -175,8 +177,8 @@ class Selection {
           static_cast<size_t>(visible_blocks(args_, *group.span, group.first + group.rows - 1)));
     }
     sizes_.group_rows = widest;
-    sizes_.lanes = static_cast<int>(align_up(static_cast<size_t>(widest * args_.shape.index_heads),
-                                             static_cast<size_t>(kLaneGroup)));
+    sizes_.lanes = static_cast<int>(
+        align_up(static_cast<size_t>(widest * args_.shape.index_heads), size_t{kLaneGroup}));
     sizes_.page_blocks = args_.shape.blocks_per_page();
   }
 

@@ -13,56 +13,88 @@ inline constexpr int kProductRows = 8;
 inline constexpr int kProductVectors = kVectorBytes == 64 ? 2 : 1;
 inline constexpr int kSumHeads = 6;
 inline constexpr int kSumVectors = kVectorBytes == 64 ? 4 : 2;
+inline constexpr int kLineBytes = 64;
+inline constexpr int kLineFloats = kLineBytes / 4;
+inline constexpr int kSecondLevel = 2;  // cache locality hint: a tile ahead does not fit the first
+
+using HalfVec = float __attribute__((vector_size(kVectorBytes / 2)));
 
 [[gnu::always_inline]] inline float splat(float value, float) { return value; }
 [[gnu::always_inline]] inline Vec splat(float value, const Vec&) { return broadcast(value); }
+[[gnu::always_inline]] inline HalfVec splat(float value, const HalfVec&) {
+  return value - HalfVec{};
+}
 
-template <int kRows, int kVectors>
+/// Asks for the `line`-th cache line of rows [first, first + kRows).
+template <int kRows>
+[[gnu::always_inline]] inline void request(const Ahead& ahead, int first, int line) {
+  if (line * kLineBytes >= ahead.bytes || first + kRows > ahead.count) return;
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row)
+    __builtin_prefetch(ahead.rows[first + row] + line * kLineBytes, 0, kSecondLevel);
+}
+
+template <class V, int kRows, int kVectors>
 void product_tile(const LaneProducts& task, int first_row, int first_lane) {
-  Vec sum[kRows][kVectors] = {};
+  constexpr int kStep = static_cast<int>(sizeof(V) / sizeof(float));
+  V sum[kRows][kVectors] = {};
+  float* out = task.out + static_cast<int64_t>(first_row) * task.lanes + first_lane;
+  if (task.accumulate) {
+    for (int row = 0; row < kRows; ++row)
+      for (int vec = 0; vec < kVectors; ++vec)
+        sum[row][vec] = load<V>(out + static_cast<int64_t>(row) * task.lanes + vec * kStep);
+  }
   const float* packed = task.packed + first_lane;
   const float* rows[kRows];
   for (int row = 0; row < kRows; ++row) rows[row] = task.rows[first_row + row];
-  for (int d = 0; d < task.depth; ++d) {
-    Vec lane[kVectors];
+  for (int begin = 0; begin < task.depth; begin += kLineFloats) {
+    const int end = begin + kLineFloats < task.depth ? begin + kLineFloats : task.depth;
+    if (first_lane == 0) request<kRows>(task.ahead, first_row, begin / kLineFloats);
 #pragma GCC unroll 2
-    for (int vec = 0; vec < kVectors; ++vec) lane[vec] = load<Vec>(packed + vec * kLanes);
+    for (int d = begin; d < end; ++d) {
+      V lane[kVectors];
+#pragma GCC unroll 2
+      for (int vec = 0; vec < kVectors; ++vec) lane[vec] = load<V>(packed + vec * kStep);
 #pragma GCC unroll 8
-    for (int row = 0; row < kRows; ++row) {
-      const Vec value = broadcast(rows[row][d]);
+      for (int row = 0; row < kRows; ++row) {
+        const V value = splat(rows[row][d], V{});
 #pragma GCC unroll 2
-      for (int vec = 0; vec < kVectors; ++vec) sum[row][vec] += value * lane[vec];
+        for (int vec = 0; vec < kVectors; ++vec) sum[row][vec] += value * lane[vec];
+      }
+      packed += task.lanes;
     }
-    packed += task.lanes;
   }
-  for (int row = 0; row < kRows; ++row) {
-    float* out = task.out + static_cast<int64_t>(first_row + row) * task.lanes + first_lane;
-    for (int vec = 0; vec < kVectors; ++vec) store(out + vec * kLanes, sum[row][vec]);
-  }
+  for (int row = 0; row < kRows; ++row)
+    for (int vec = 0; vec < kVectors; ++vec)
+      store(out + static_cast<int64_t>(row) * task.lanes + vec * kStep, sum[row][vec]);
 }
 
-template <int kVectors>
-void product_rows(const LaneProducts& task, int first_row, int first_lane) {
-  switch (task.count - first_row) {
-    case 1: product_tile<1, kVectors>(task, first_row, first_lane); break;
-    case 2: product_tile<2, kVectors>(task, first_row, first_lane); break;
-    case 3: product_tile<3, kVectors>(task, first_row, first_lane); break;
-    case 4: product_tile<4, kVectors>(task, first_row, first_lane); break;
-    case 5: product_tile<5, kVectors>(task, first_row, first_lane); break;
-    case 6: product_tile<6, kVectors>(task, first_row, first_lane); break;
-    case 7: product_tile<7, kVectors>(task, first_row, first_lane); break;
-    default: product_tile<kProductRows, kVectors>(task, first_row, first_lane); break;
+template <class V, int kVectors>
+void product_columns(const LaneProducts& task, int lane) {
+  int row = 0;
+  for (; row + kProductRows <= task.count; row += kProductRows)
+    product_tile<V, kProductRows, kVectors>(task, row, lane);
+  switch (task.count - row) {
+    case 1: product_tile<V, 1, kVectors>(task, row, lane); break;
+    case 2: product_tile<V, 2, kVectors>(task, row, lane); break;
+    case 3: product_tile<V, 3, kVectors>(task, row, lane); break;
+    case 4: product_tile<V, 4, kVectors>(task, row, lane); break;
+    case 5: product_tile<V, 5, kVectors>(task, row, lane); break;
+    case 6: product_tile<V, 6, kVectors>(task, row, lane); break;
+    case 7: product_tile<V, 7, kVectors>(task, row, lane); break;
+    default: break;
   }
 }
 
 void lane_products(const LaneProducts& task) {
-  constexpr int kTileLanes = kProductVectors * kLanes;
-  for (int row = 0; row < task.count; row += kProductRows) {
-    int lane = 0;
-    for (; lane + kTileLanes <= task.lanes; lane += kTileLanes)
-      product_rows<kProductVectors>(task, row, lane);
-    for (; lane < task.lanes; lane += kLanes) product_rows<1>(task, row, lane);
-  }
+  constexpr int kTile = kProductVectors * kLanes;
+  int lane = 0;
+  for (; lane + kTile <= task.lanes; lane += kTile)
+    product_columns<Vec, kProductVectors>(task, lane);
+  for (; lane + kLanes <= task.lanes; lane += kLanes) product_columns<Vec, 1>(task, lane);
+  constexpr int kHalf = kLanes / 2;  // few lanes: the narrow registers issue twice as often
+  for (; lane + kHalf <= task.lanes; lane += kHalf) product_columns<HalfVec, 1>(task, lane);
+  for (; lane < task.lanes; ++lane) product_columns<float, 1>(task, lane);
 }
 
 /// Columns [first, first + kVectors * lanes of V) of `kHeads` heads.
@@ -77,6 +109,12 @@ void sum_tile(const WeightedSum& task, int first_head, int first) {
   const float* weights = task.weights + first_head;
   for (int row = 0; row < task.count; ++row) {
     const float* values = task.rows[row] + first;
+    if (first_head == 0) {
+      constexpr int kTileLines = (kVectors * kStep + kLineFloats - 1) / kLineFloats;
+#pragma GCC unroll 4
+      for (int line = 0; line < kTileLines; ++line)
+        request<1>(task.ahead, row, first / kLineFloats + line);
+    }
     V value[kVectors];
 #pragma GCC unroll 4
     for (int vec = 0; vec < kVectors; ++vec) value[vec] = load<V>(values + vec * kStep);

@@ -8,8 +8,15 @@
 // Like linear_level.h: files of one level see no standard containers or algorithms.
 namespace tessera::cpu {
 
-inline constexpr int kLaneGroup = 16;     // lanes are padded to this; the widest vector
 inline constexpr int kDeltaColumns = 32;  // state columns of one delta_step at most
+
+/// Cache lines to ask for while computing: the start of each row's next operand. Gathered rows are
+/// too short and too scattered for the processor to foresee.
+struct Ahead {
+  const std::byte* const* rows = nullptr;  // [count]
+  int count = 0;
+  int bytes = 0;  // of each row
+};
 
 /// out[row][lane] = sum over d of rows[row][d] * packed[d][lane]; the sum runs in ascending d
 /// whatever the number of rows and lanes, so a product's bits depend on its own operands alone.
@@ -18,8 +25,10 @@ struct LaneProducts {
   int count = 0;
   int depth = 0;
   const float* packed = nullptr;  // [depth, lanes]
-  int lanes = 0;                  // a multiple of kLaneGroup
-  float* out = nullptr;           // [count, lanes]
+  int lanes = 0;
+  float* out = nullptr;     // [count, lanes]
+  bool accumulate = false;  // start from what `out` holds
+  Ahead ahead{};
 };
 
 /// out[head][c] += sum over rows of weights[row][head] * rows[row][c], rows ascending.
@@ -31,6 +40,7 @@ struct WeightedSum {
   int weight_stride = 0;
   int heads = 0;
   float* out = nullptr;  // [heads, width]
+  Ahead ahead{};
 };
 
 /// One token of the delta rule on some columns of a state matrix, reading it once and updating it
