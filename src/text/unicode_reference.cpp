@@ -75,17 +75,35 @@ int combining_class(utf8proc_int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
 
-/// Canonical order: a stable sort by class inside each run of marks. utf8proc's own ordering is
-/// quadratic in the run, which untrusted text could exploit.
+constexpr int kCodePointBits = 21;
+constexpr int kClassShift = 56;  // leaves 35 bits for the position inside a run
+
+/// Stable sort of one run of marks by class: one key holds class, position and code point.
+/// utf8proc's own ordering is quadratic in the run, which untrusted text could exploit.
+void order_run(CodePoints::iterator first, CodePoints::iterator last) {
+  const auto by_class = [](auto left, auto right) {
+    return combining_class(left) < combining_class(right);
+  };
+  if (std::is_sorted(first, last, by_class)) return;
+  std::vector<uint64_t> keys;
+  for (auto point = first; point != last; ++point)
+    keys.push_back((static_cast<uint64_t>(combining_class(*point)) << kClassShift) |
+                   (static_cast<uint64_t>(point - first) << kCodePointBits) |
+                   static_cast<uint64_t>(*point));
+  std::sort(keys.begin(), keys.end());
+  std::transform(keys.begin(), keys.end(), first, [](uint64_t key) {
+    return static_cast<utf8proc_int32_t>(key & ((uint64_t{1} << kCodePointBits) - 1));
+  });
+}
+
+/// Canonical order: only marks (class above 0) that follow each other change places.
 void order_marks(CodePoints& points) {
   auto run = points.begin();
   while (run != points.end()) {
     run = std::find_if(run, points.end(), [](auto point) { return combining_class(point) != 0; });
     const auto end =
         std::find_if(run, points.end(), [](auto point) { return combining_class(point) == 0; });
-    std::stable_sort(run, end, [](auto left, auto right) {
-      return combining_class(left) < combining_class(right);
-    });
+    order_run(run, end);
     run = end;
   }
 }
