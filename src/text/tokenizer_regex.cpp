@@ -5,13 +5,17 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <tessera/log.h>
+#include <algorithm>
 #include <array>
 #include "text/unicode.h"
 
 namespace tessera::text {
 namespace {
 
-constexpr uint32_t kMatchLimit = 50'000'000;  // steps of one match; real patterns stay linear
+// Steps of one match. Real patterns walk a run of white space back once, so the limit grows with
+// the text; a pattern that needs more is not linear.
+constexpr uint64_t kMatchSteps = 1'000'000;
+constexpr uint64_t kMatchStepsPerByte = 16;
 constexpr uint32_t kHeapLimitKib = 256 * 1024;
 constexpr size_t kMaxErrorText = 256;
 
@@ -39,21 +43,34 @@ tl::unexpected<Error> compile_error(int code, size_t offset, const std::string& 
                .found = reinterpret_cast<const char*>(text.data())});
 }
 
+/// What one thread needs to run a pattern over one text.
+struct MatchState {
+  explicit MatchState(size_t text_bytes);
+  std::unique_ptr<pcre2_match_data, DataFree> data;
+  std::unique_ptr<pcre2_match_context, MatchContextFree> limits;
+};
+
+MatchState::MatchState(size_t text_bytes)
+    : data(pcre2_match_data_create(1, nullptr)), limits(pcre2_match_context_create(nullptr)) {
+  const uint64_t steps = kMatchSteps + kMatchStepsPerByte * text_bytes;
+  pcre2_set_match_limit(limits.get(), static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX)));
+  pcre2_set_heap_limit(limits.get(), kHeapLimitKib);
+}
+
 }  // namespace
 
 struct SplitRegex::Compiled {
   std::unique_ptr<pcre2_code, CodeFree> code;
-  std::unique_ptr<pcre2_match_context, MatchContextFree> limits;
 
   /// End and start of the first match at or after `from`; false when there is none.
-  bool find(std::string_view subject, size_t from, pcre2_match_data* data, bool& over_limit) const;
+  bool find(std::string_view subject, size_t from, MatchState& state, bool& over_limit) const;
 };
 
-bool SplitRegex::Compiled::find(std::string_view subject, size_t from, pcre2_match_data* data,
+bool SplitRegex::Compiled::find(std::string_view subject, size_t from, MatchState& state,
                                 bool& over_limit) const {
   const auto run = [&](uint32_t options) {
     return pcre2_match(code.get(), as_units(subject), subject.size(), from,
-                       options | PCRE2_NO_UTF_CHECK, data, limits.get());
+                       options | PCRE2_NO_UTF_CHECK, state.data.get(), state.limits.get());
   };
   int status = run(0);
   if (status == PCRE2_ERROR_JIT_STACKLIMIT) status = run(PCRE2_NO_JIT);
@@ -87,27 +104,24 @@ Result<SplitRegex> SplitRegex::compile(std::string_view pattern, const std::stri
                  .where = where,
                  .found = "a split pattern that matches the empty text"});
   pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);  // without it: slower, same result
-  compiled->limits.reset(pcre2_match_context_create(nullptr));
-  pcre2_set_match_limit(compiled->limits.get(), kMatchLimit);
-  pcre2_set_heap_limit(compiled->limits.get(), kHeapLimitKib);
   return SplitRegex(std::move(compiled));
 }
 
 void SplitRegex::split(std::string_view text, std::vector<std::string_view>& pieces) const {
   const std::string replaced = needs_stand_ins(text) ? with_stand_ins(text) : std::string();
   const std::string_view subject = replaced.empty() ? text : std::string_view(replaced);
-  const std::unique_ptr<pcre2_match_data, DataFree> data(pcre2_match_data_create(1, nullptr));
+  MatchState state(subject.size());
   const auto emit = [&](size_t from, size_t to) {
     if (from < to) pieces.push_back(text.substr(from, to - from));
   };
   size_t at = 0;
   while (at < subject.size()) {
     bool over_limit = false;
-    if (!compiled_->find(subject, at, data.get(), over_limit)) {
+    if (!compiled_->find(subject, at, state, over_limit)) {
       if (over_limit) log_message(LogLevel::kWarning, "split pattern gave up, text kept whole");
       break;
     }
-    const size_t* span = pcre2_get_ovector_pointer(data.get());
+    const size_t* span = pcre2_get_ovector_pointer(state.data.get());
     if (span[1] <= at) break;  // a look-around can move the start; never go backwards
     emit(at, span[0]);
     emit(span[0], span[1]);

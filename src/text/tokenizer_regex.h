@@ -22,7 +22,8 @@ class SplitRegex {
   ~SplitRegex();
 
   /// Appends the matches of `text` (valid UTF-8) and what lies between them, in order. When one
-  /// match exceeds its step limit the rest of the text is one piece. Thread-safe.
+  /// match exceeds its step limit (patterns that are not linear) the rest of the text is one piece.
+  /// Thread-safe.
   void split(std::string_view text, std::vector<std::string_view>& pieces) const;
 
  private:

@@ -122,6 +122,26 @@ TEST(TokenizerScreen, AcceptsThePatternsOfKnownReleases) {
     EXPECT_TRUE(text::screen_pattern(pattern, "p")) << pattern;
 }
 
+TEST(TokenizerRegex, StepLimitGrowsWithTheText) {
+  const auto regex = text::SplitRegex::compile(R"(\s*[\r\n]+|\s+(?!\S)|\s+)", "p");
+  ASSERT_TRUE(regex) << regex.error().message();
+  constexpr size_t kBlanks = size_t{1} << 24;
+  const std::string text = std::string(kBlanks, ' ') + "x";
+  std::vector<std::string_view> pieces;
+  regex->split(text, pieces);
+  ASSERT_EQ(pieces.size(), 3U);
+  EXPECT_EQ(pieces[0].size(), kBlanks - 1);  // the last blank belongs to the next word
+}
+
+TEST(TokenizerRegex, RunawayPatternKeepsTheTextWhole) {
+  const auto regex = text::SplitRegex::compile("(?:a|a)*b|c", "p");
+  ASSERT_TRUE(regex) << regex.error().message();
+  const std::string text = "c" + std::string(60, 'a');  // 2^60 ways to fail
+  std::vector<std::string_view> pieces;
+  regex->split(text, pieces);
+  EXPECT_EQ(pieces, (std::vector<std::string_view>{"c", std::string_view(text).substr(1)}));
+}
+
 TEST(TokenizerScreen, RefusesWhatTheDialectsReadDifferently) {
   for (const char* pattern : {"",
                               "(a+)+",

@@ -4,7 +4,7 @@
 
 The reference splits with a newer Unicode than PCRE2 10.42 and normalises with an older one than
 utf8proc 2.8. Both differences are measured here by asking the three libraries, never copied.
-Needs the PyPI package `tokenizers` and the two shared libraries; run with --check in a test.
+Needs the PyPI package `tokenizers` and the two shared libraries; --check only compares.
 """
 import argparse
 import ctypes
