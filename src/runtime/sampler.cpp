@@ -12,8 +12,7 @@ namespace tessera {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-constexpr size_t kFirstPrefix = 256;  // tokens that top-p sorts at first
-constexpr size_t kPrefixGrowth = 8;
+constexpr size_t kSortedRest = 64;
 
 /// Total order of tokens: higher logit first, then the lower id.
 constexpr auto kBetter = [](const auto& left, const auto& right) {
@@ -126,6 +125,8 @@ void Sampler::select_top_k(size_t count) {
     candidates_.push_back(candidate);
     std::push_heap(candidates_.begin(), candidates_.end(), kBetter);
   }
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& left, const Candidate& right) { return left.token < right.token; });
 }
 
 void Sampler::keep_all() {
@@ -142,26 +143,44 @@ void Sampler::weigh(float best) {
         std::exp((static_cast<double>(candidate.logit) - static_cast<double>(best)) / temperature);
 }
 
-/// Sorts only as long a prefix as the mass needs.
+/// Finds the worst token of the nucleus by halving the range that holds it; only a short rest is
+/// sorted. The candidates themselves stay in order of id.
 void Sampler::apply_top_p() {
   if (params_.top_p >= 1.0F) return;
+  const double top_p = params_.top_p;
   double total = 0.0;
   for (const Candidate& candidate : candidates_) total += candidate.weight;
-  const double wanted = static_cast<double>(params_.top_p) * total;
-  double mass = 0.0;
-  size_t kept = 0;
-  size_t sorted = 0;
-  const auto begin = candidates_.begin();
-  while (kept < candidates_.size() && (kept == 0 || mass < wanted)) {
-    if (kept == sorted) {
-      sorted = std::min(std::max(kFirstPrefix, sorted * kPrefixGrowth), candidates_.size());
-      std::partial_sort(begin + static_cast<std::ptrdiff_t>(kept),
-                        begin + static_cast<std::ptrdiff_t>(sorted), candidates_.end(), kBetter);
+  // All tokens below this weight together are less than what the nucleus leaves out.
+  const double negligible = (1.0 - top_p) * total / static_cast<double>(candidates_.size());
+  ranked_.clear();
+  for (const Candidate& candidate : candidates_)
+    if (candidate.weight >= negligible) ranked_.push_back(candidate);
+  const auto mass_of = [this](size_t first, size_t last) {
+    double mass = 0.0;
+    for (size_t rank = first; rank < last; ++rank) mass += ranked_[rank].weight;
+    return mass;
+  };
+  const auto at = [this](size_t rank) {
+    return ranked_.begin() + static_cast<std::ptrdiff_t>(rank);
+  };
+  double missing = top_p * total;
+  size_t first = 0;
+  size_t last = ranked_.size();
+  while (last - first > kSortedRest) {
+    const size_t middle = first + (last - first) / 2;
+    std::nth_element(at(first), at(middle), at(last), kBetter);
+    const double mass = mass_of(first, middle);
+    if (mass >= missing) {
+      last = middle;
+    } else {
+      missing -= mass;
+      first = middle;
     }
-    mass += candidates_[kept].weight;
-    ++kept;
   }
-  candidates_.resize(kept);
+  std::sort(at(first), at(last), kBetter);
+  while (first + 1 < last && ranked_[first].weight < missing) missing -= ranked_[first++].weight;
+  const Candidate worst = ranked_[first];
+  std::erase_if(candidates_, [&worst](const Candidate& one) { return kBetter(worst, one); });
 }
 
 /// The best token weighs 1, so the bound is min_p itself.
@@ -171,13 +190,7 @@ void Sampler::apply_min_p() {
   std::erase_if(candidates_, [least](const Candidate& one) { return one.weight < least; });
 }
 
-int32_t Sampler::draw(double uniform) {
-  // Selection leaves another order, which must not decide the draw.
-  const auto by_token = [](const Candidate& left, const Candidate& right) {
-    return left.token < right.token;
-  };
-  if (!std::is_sorted(candidates_.begin(), candidates_.end(), by_token))
-    std::sort(candidates_.begin(), candidates_.end(), by_token);
+int32_t Sampler::draw(double uniform) const {
   double total = 0.0;
   for (const Candidate& candidate : candidates_) total += candidate.weight;
   const double target = uniform * total;

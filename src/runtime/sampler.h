@@ -60,14 +60,15 @@ class Sampler {
   void weigh(float best);
   void apply_top_p();
   void apply_min_p();
-  int32_t draw(double uniform);
+  int32_t draw(double uniform) const;
   void add_logprobs(std::span<const float> logits, Draw& draw);
 
   SamplingParams params_;
   SamplerOptions options_;
   std::unordered_map<int32_t, int32_t> generated_{};  // occurrences of tokens seen; 0: prompt only
   std::vector<float> adjusted_{};                     // logits after bias and penalties
-  std::vector<Candidate> candidates_{};
+  std::vector<Candidate> candidates_{};               // ascending ids
+  std::vector<Candidate> ranked_{};                   // scratch of top-p
 };
 
 }  // namespace tessera
