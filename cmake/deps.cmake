@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every third-party dependency, once. All are Debian 12 packages; see docs/dependencies in README.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED COMPONENTS json)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)

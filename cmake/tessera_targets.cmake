@@ -26,6 +26,12 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g -fno-omit-frame-pointer -D_GLIBCXX_AS
 
 add_library(tessera_flags INTERFACE)
 target_compile_options(tessera_flags INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+# `#pragma omp simd` only: threads come from core/parallel.h.
+target_compile_options(tessera_flags INTERFACE -fopenmp-simd)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # GCC bug 105651: std::string concatenation warns about overlapping copies that cannot happen.
+  target_compile_options(tessera_flags INTERFACE -Wno-restrict)
+endif()
 target_include_directories(tessera_flags INTERFACE "${CMAKE_SOURCE_DIR}/src" "${CMAKE_SOURCE_DIR}/include")
 if(TESSERA_SANITIZE)
   target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-sanitize-recover=all)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/bandwidth.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -10,13 +8,16 @@
 #include <cstring>
 #include <memory>
 
+#include "core/parallel.h"
+
 namespace tessera {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{256} << 20;
 /// One pass of one thread reads this much: short enough to fit between interruptions.
 constexpr size_t kPassBytes = size_t{8} << 20;
-constexpr size_t kPasses = 200;
+constexpr size_t kLeastPasses = 8;
+constexpr double kSeconds = 0.4;  // after which no further pass starts
 
 using Clock = std::chrono::steady_clock;
 using Line = uint64_t __attribute__((vector_size(64)));
@@ -38,28 +39,31 @@ uint64_t sum_words(const unsigned char* from, size_t bytes) {
   return total;
 }
 
-std::unique_ptr<unsigned char[]> touched_buffer(int threads) {
+std::unique_ptr<unsigned char[]> touched_buffer() {
   auto buffer = std::make_unique_for_overwrite<unsigned char[]>(kBufferBytes);
-  const size_t slots = kBufferBytes / kPassBytes;
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (size_t slot = 0; slot < slots; ++slot)
-    std::memset(buffer.get() + slot * kPassBytes, 1, kPassBytes);
+  std::memset(buffer.get(), 1, kBufferBytes);
   return buffer;
 }
 
-/// Best rate of kPasses passes of fn(offset) on every thread; by the time a pass comes back to a
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Best rate of many passes of fn(offset) on every thread; by the time a pass comes back to a
 /// slot, the slots between have pushed it out of the caches.
 template <class Fn>
 double best_rate(int threads, Fn&& fn) {
   const size_t slots = kBufferBytes / kPassBytes;
   const auto team = static_cast<size_t>(threads);
   double best = 0;
-  for (size_t pass = 0; pass < kPasses; ++pass) {
+  const auto begin = Clock::now();
+  for (size_t pass = 0; pass < kLeastPasses || seconds_since(begin) < kSeconds; ++pass) {
     const auto start = Clock::now();
-#pragma omp parallel num_threads(threads)
-    fn((pass * team + static_cast<size_t>(omp_get_thread_num())) % slots * kPassBytes);
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::max(best, static_cast<double>(kPassBytes * team) / seconds);
+    auto one_slot = [&](int64_t share, int) {
+      fn((pass * team + static_cast<size_t>(share)) % slots * kPassBytes);
+    };
+    run_shares(threads, threads, ShareFn(one_slot));
+    best = std::max(best, static_cast<double>(kPassBytes * team) / seconds_since(start));
   }
   return best;
 }
@@ -67,7 +71,7 @@ double best_rate(int threads, Fn&& fn) {
 }  // namespace
 
 double measure_read_bandwidth(int threads) {
-  const auto buffer = touched_buffer(threads);
+  const auto buffer = touched_buffer();
   std::atomic<uint64_t> sink{0};
   return best_rate(threads,
                    [&](size_t offset) { sink += sum_words(buffer.get() + offset, kPassBytes); });
@@ -75,8 +79,8 @@ double measure_read_bandwidth(int threads) {
 
 double measure_copy_bandwidth(int threads) {
   constexpr double kReadAndWritten = 2;
-  const auto source = touched_buffer(threads);
-  const auto target = touched_buffer(threads);
+  const auto source = touched_buffer();
+  const auto target = touched_buffer();
   return kReadAndWritten * best_rate(threads, [&](size_t offset) {
            std::memcpy(target.get() + offset, source.get() + offset, kPassBytes);
          });

@@ -6,7 +6,8 @@ namespace tessera {
 
 /// Bytes per second that `threads` threads read (or copy: bytes read plus bytes written) together,
 /// from buffers much larger than the caches. The best of several passes: other work on the machine
-/// only ever slows a pass down. Takes about a second and 256 MiB; throws std::bad_alloc.
+/// only ever slows a pass down. Takes about half a second and 256 MiB (512 MiB for a copy); throws
+/// std::bad_alloc.
 double measure_read_bandwidth(int threads);
 double measure_copy_bandwidth(int threads);
 

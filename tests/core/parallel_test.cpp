@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <atomic>
+#include <stdexcept>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -53,19 +55,69 @@ TEST(NumThreads, ZeroMeansAllCores) {
   EXPECT_GE(num_threads(), 1);
 }
 
-TEST(ParallelForShare, IsTheSameEveryTime) {
+TEST(ParallelLoops, ManyShortLoopsLoseNothing) {
+  set_num_threads(4);
+  constexpr int kLoops = 20000;
+  int64_t expected = 0;
+  std::atomic<int64_t> sum{0};
+  for (int loop = 0; loop < kLoops; ++loop) {
+    const int64_t count = loop % 7;
+    parallel_for_dynamic(count, 1, [&](int64_t begin, int64_t, int) { sum += begin + loop; });
+    expected += count * (count - 1) / 2 + count * loop;
+  }
+  set_num_threads(0);
+  EXPECT_EQ(sum, expected);
+}
+
+TEST(ParallelLoops, CallersOnSeveralThreadsShareThePool) {
   set_num_threads(3);
-  constexpr int64_t kCount = 100;
-  std::vector<int> first(kCount), second(kCount);
-  const auto record = [](std::vector<int>& owner) {
-    parallel_for(kCount, 8, [&](int64_t begin, int64_t end, int thread) {
-      for (int64_t index = begin; index < end; ++index) owner[static_cast<size_t>(index)] = thread;
+  constexpr int64_t kCount = 1000;
+  std::atomic<int64_t> sum{0};
+  const auto caller = [&] {
+    for (int loop = 0; loop < 200; ++loop)
+      parallel_for(kCount, 10, [&](int64_t begin, int64_t end, int) { sum += end - begin; });
+  };
+  std::thread first(caller), second(caller);
+  first.join();
+  second.join();
+  set_num_threads(0);
+  EXPECT_EQ(sum, 2 * 200 * kCount);
+}
+
+TEST(ParallelLoops, ALoopInsideALoopIsSerial) {
+  set_num_threads(3);
+  std::atomic<int> bad{0};
+  std::atomic<int64_t> sum{0};
+  parallel_for(8, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t outer = begin; outer < end; ++outer)
+      parallel_for(100, 1, [&](int64_t first, int64_t last, int thread) {
+        bad += thread != 0;
+        sum += last - first;
+      });
+  });
+  set_num_threads(0);
+  EXPECT_EQ(bad, 0);
+  EXPECT_EQ(sum, 800);
+}
+
+TEST(ParallelLoops, AnExceptionReachesTheCaller) {
+  set_num_threads(3);
+  const auto throwing = [] {
+    parallel_for_dynamic(100, 1, [](int64_t begin, int64_t, int) {
+      if (begin == 57) throw std::runtime_error("share 57");
     });
   };
-  record(first);
-  record(second);
+  EXPECT_THROW(throwing(), std::runtime_error);
+  std::atomic<int> visits{0};
+  parallel_for_dynamic(100, 1, [&](int64_t, int64_t, int) { ++visits; });
   set_num_threads(0);
-  EXPECT_EQ(first, second);
+  EXPECT_EQ(visits, 100);
+}
+
+TEST(GrainFor, SmallWorkStaysOnOneThread) {
+  EXPECT_GE(grain_for(1), 1000);
+  EXPECT_EQ(grain_for(1e9), 1);
+  EXPECT_GE(grain_for(0), 1);
 }
 
 }  // namespace
