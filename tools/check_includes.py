@@ -31,7 +31,6 @@ OWNERS = {
     "CLI/": {"cli"},
     "histedit": {"cli"},
     "editline/": {"cli"},
-    "omp.h": {"core"},
     "boost/beast": {"server"},
     "boost/asio": {"server"},
     "cuda": {"cuda"},
