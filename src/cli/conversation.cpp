@@ -94,10 +94,24 @@ Result<void> Conversation::load_state(const std::string& path) {
   return {};
 }
 
-Result<void> Conversation::save_state(const std::string& path) const {
+// The engine has drawn the last token but has not read it: one more step makes the state whole.
+Result<void> Conversation::absorb_all() {
+  if (tokens_.empty() || (state_ && Engine::state_tokens(state_) == tokens_)) return {};
+  Request request;
+  request.prompt = tokens_;
+  request.max_tokens = 1;
+  request.keep_state = true;
+  if (can_resume(tokens_)) request.resume_from = state_;
+  auto answer = generate(session_, std::move(request), {}, nullptr);
+  if (!answer) return fail(answer.error());
+  state_ = answer->state;
+  return {};
+}
+
+Result<void> Conversation::save_state(const std::string& path) {
+  if (auto absorbed = absorb_all(); !absorbed) return absorbed;
   if (!state_) {
-    return fail(
-        {.code = Errc::kInvalidArgument, .what = "this run left no state to save", .where = path});
+    return fail({.code = Errc::kInvalidArgument, .what = "nothing was said", .where = path});
   }
   return session_.engine->save_state(state_, path);
 }

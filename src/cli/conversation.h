@@ -22,7 +22,8 @@ class Conversation {
   Result<Answer> ask(const std::string& text, const std::function<void(std::string_view)>& on_text);
 
   Result<void> load_state(const std::string& path);
-  Result<void> save_state(const std::string& path) const;
+  /// The state after everything that was said, the last generated token included.
+  Result<void> save_state(const std::string& path);
   void reset();
 
  private:
@@ -30,6 +31,7 @@ class Conversation {
   Result<std::string> opening(const std::string& text) const;
   Result<std::string> continuation(const std::string& text) const;
   bool can_resume(const std::vector<int32_t>& prompt) const;
+  Result<void> absorb_all();
 
   Session& session_;
   const RunArgs& args_;

@@ -75,7 +75,7 @@ void print_text(const ModelInfo& info) {
   print_sizes("state of a sequence, per token", info.state_per_token);
   std::printf("\nkernels\n");
   for (const KernelChoice& choice : info.kernels)
-    std::printf("  %-24s %-20s %s\n", choice.op.c_str(), choice.kernel.c_str(),
+    std::printf("  %-14s %s (%s)\n", choice.op.c_str(), choice.kernel.c_str(),
                 choice.reason.c_str());
   if (!info.ignored_tensors.empty()) std::printf("\nnot used\n");
   for (const std::string& group : info.ignored_tensors) std::printf("  %s\n", group.c_str());

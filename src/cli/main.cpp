@@ -26,10 +26,10 @@ int dispatch(const Command& command) {
 int main(int argc, char** argv) {
   using namespace tessera::cli;
   try {
-    const auto command = parse_command_line(argc, argv);
-    if (!command) return command.error();
-    install_log_sink();
-    return dispatch(*command);
+    const auto line = parse_command_line(argc, argv);
+    if (!line) return line.error();
+    install_log_sink(line->verbose);
+    return dispatch(line->command);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tessera: %s\n", error.what());
     return kExitError;

@@ -185,10 +185,13 @@ int report(const CLI::App& app, const CLI::ParseError& error) {
 
 }  // namespace
 
-tl::expected<Command, int> parse_command_line(int argc, const char* const* argv) {
+tl::expected<CommandLine, int> parse_command_line(int argc, const char* const* argv) {
   CLI::App app{"Tessera runs Qwen3.8-Flash-Next models.", "tessera"};
   app.set_version_flag("--version", "tessera " TESSERA_VERSION);
   app.require_subcommand(1);
+  app.fallthrough();
+  bool verbose = false;
+  app.add_flag("-v,--verbose", verbose, "Log loading and the choice of kernels");
   RunArgs run;
   InfoArgs info;
   VerifyArgs verify;
@@ -204,11 +207,11 @@ tl::expected<Command, int> parse_command_line(int argc, const char* const* argv)
   } catch (const CLI::ParseError& error) {
     return tl::unexpected(report(app, error));
   }
-  if (*run_app) return run;
-  if (*info_app) return info;
-  if (*verify_app) return verify;
-  if (*eval_app) return eval;
-  return bench;
+  if (*run_app) return CommandLine{run, verbose};
+  if (*info_app) return CommandLine{info, verbose};
+  if (*verify_app) return CommandLine{verify, verbose};
+  if (*eval_app) return CommandLine{eval, verbose};
+  return CommandLine{bench, verbose};
 }
 
 }  // namespace tessera::cli

@@ -72,7 +72,12 @@ inline constexpr int kExitError = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells report it
 
+struct CommandLine {
+  Command command{};
+  bool verbose = false;  // what the library says about loading and kernels
+};
+
 /// The command, or the exit status after help or a usage message has been printed.
-tl::expected<Command, int> parse_command_line(int argc, const char* const* argv);
+tl::expected<CommandLine, int> parse_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::cli

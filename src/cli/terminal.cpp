@@ -43,9 +43,10 @@ int report_error(const Error& error) {
   return kExitError;
 }
 
-void install_log_sink() {
-  set_log_sink([](LogLevel level, std::string_view text) {
-    if (level == LogLevel::kDebug) return;
+void install_log_sink(bool verbose) {
+  const LogLevel lowest = verbose ? LogLevel::kDebug : LogLevel::kWarning;
+  set_log_sink([lowest](LogLevel level, std::string_view text) {
+    if (level < lowest) return;
     std::fprintf(stderr, "tessera: %s: %.*s\n", level_name(level), static_cast<int>(text.size()),
                  text.data());
   });

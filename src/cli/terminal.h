@@ -13,8 +13,8 @@ namespace tessera::cli {
 /// "tessera: ..." on standard error; returns the exit status of a failure.
 int report_error(const Error& error);
 
-/// Log lines of the library go to standard error.
-void install_log_sink();
+/// Warnings and errors of the library go to standard error; everything when `verbose`.
+void install_log_sink(bool verbose);
 
 /// Standard output, flushed at once: answers appear as they are made.
 void print_text(std::string_view text);

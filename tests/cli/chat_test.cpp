@@ -25,74 +25,83 @@ std::vector<std::string> chat(std::vector<std::string> more = {}) {
 
 TEST(ChatTest, AnswersTurnAfterTurnAndLeavesOnCommand) {
   TerminalChild child(chat());
-  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kQuestion);
   ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("What is 7 + 8?\n");
   ASSERT_TRUE(child.wait_for("7 + 8 = 15.")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("/exit\n");
   EXPECT_EQ(child.wait(), 0);
 }
 
 TEST(ChatTest, TheSecondTurnReadsOnlyWhatIsNew) {
-  TerminalChild child(chat({"--stats"}));
-  ASSERT_TRUE(child.wait_for("> ")) << child.output();
-  child.type(kQuestion);
-  ASSERT_TRUE(child.wait_for(", 0 cached,")) << child.output();
-  child.type("What is 7 + 8?\n");
-  ASSERT_TRUE(child.wait_for(" cached,", 2)) << child.output();
-  EXPECT_EQ(child.output().find(", 0 cached,"), child.output().rfind(", 0 cached,"));
+  TerminalChild child(chat({"--json"}));
+  const auto cached_tokens = [&child](const std::string& question) {
+    EXPECT_TRUE(child.wait_for_prompt()) << child.output();
+    child.type(question);
+    EXPECT_TRUE(child.wait_for("\"cached_tokens\":")) << child.output();
+    EXPECT_TRUE(child.wait_for(",")) << child.output();
+    const std::string key = "\"cached_tokens\":";
+    return std::stoi(child.output().substr(child.output().rfind(key) + key.size()));
+  };
+  EXPECT_EQ(cached_tokens(kQuestion), 0);
+  EXPECT_GT(cached_tokens("What is 7 + 8?\n"), 0);
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("/reset\n");
-  child.type(kQuestion);
-  ASSERT_TRUE(child.wait_for(", 0 cached,", 2)) << child.output();
-  child.type(kCtrlD);
-  EXPECT_EQ(child.wait(), 0);
+  EXPECT_EQ(cached_tokens(kQuestion), 0);
 }
 
 TEST(ChatTest, CtrlCStopsTheAnswerAndNotTheChat) {
   TerminalChild child(chat({"--ignore-eos", "--max-tokens", "0"}));
-  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kQuestion);
   ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
   child.type(kCtrlC);
   ASSERT_TRUE(child.wait_for("[stopped]")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("/help\n");
   ASSERT_TRUE(child.wait_for("/reset")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kCtrlD);
   EXPECT_EQ(child.wait(), 0);
 }
 
 TEST(ChatTest, CtrlCAtThePromptDropsTheLine) {
   TerminalChild child(chat());
-  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("never to be sent");
   ASSERT_TRUE(child.wait_for("never to be sent")) << child.output();
   child.type(kCtrlC);
-  ASSERT_TRUE(child.wait_for("\n> ")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kQuestion);
   ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("/exit\n");
   EXPECT_EQ(child.wait(), 0);
 }
 
 TEST(ChatTest, TheUpKeyBringsTheLastLineBack) {
   TerminalChild child(chat());
-  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kQuestion);
   ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
-  ASSERT_TRUE(child.wait_for("\n> ")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(std::string(kUp) + "\n");
-  ASSERT_TRUE(child.wait_for("What is 12 + 30?", 2)) << child.output();
-  ASSERT_TRUE(child.wait_for(kAnswer, 2)) << child.output();
+  ASSERT_TRUE(child.wait_for("What is 12 + 30?")) << child.output();
+  ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kCtrlD);
   EXPECT_EQ(child.wait(), 0);
 }
 
 TEST(ChatTest, AnUnknownCommandIsNotSentToTheModel) {
   TerminalChild child(chat());
-  ASSERT_TRUE(child.wait_for("> ")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("/frobnicate\n");
   ASSERT_TRUE(child.wait_for("unknown command /frobnicate")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("/exit\n");
   EXPECT_EQ(child.wait(), 0);
 }

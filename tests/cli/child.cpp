@@ -15,7 +15,10 @@
 namespace tessera::cli {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::chrono::seconds kPatience{60};
+constexpr size_t kBufferBytes = 4096;
 constexpr int kPollMilliseconds = 100;
 constexpr int kExecFailed = 127;
 constexpr int kSignalBase = 128;
@@ -27,7 +30,7 @@ File temporary_file() { return {std::tmpfile(), &std::fclose}; }
 std::string contents(std::FILE* file) {
   std::rewind(file);
   std::string text;
-  std::array<char, 4096> buffer;
+  std::array<char, kBufferBytes> buffer;
   for (size_t count; (count = std::fread(buffer.data(), 1, buffer.size(), file)) > 0;)
     text.append(buffer.data(), count);
   return text;
@@ -46,12 +49,6 @@ int wait_status(pid_t pid) {
   int status = 0;
   waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : kSignalBase + WTERMSIG(status);
-}
-
-size_t occurrences(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
 }
 
 }  // namespace
@@ -97,21 +94,31 @@ void TerminalChild::type(const std::string& keys) const {
   if (written != static_cast<ssize_t>(keys.size())) std::abort();
 }
 
-bool TerminalChild::wait_for(const std::string& text, size_t count) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (occurrences(output_, text) < count) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
+bool TerminalChild::wait_for(const std::string& text) {
+  const auto deadline = Clock::now() + kPatience;
+  while (Clock::now() < deadline) {
+    if (const size_t at = output_.find(text, seen_); at != std::string::npos) {
+      seen_ = at + text.size();
+      return true;
+    }
     pollfd ready{.fd = terminal_, .events = POLLIN, .revents = 0};
     if (poll(&ready, 1, kPollMilliseconds) <= 0) continue;
-    std::array<char, 4096> buffer;
+    std::array<char, kBufferBytes> buffer;
     const ssize_t got = read(terminal_, buffer.data(), buffer.size());
-    if (got <= 0) return occurrences(output_, text) >= count;
+    if (got <= 0) return false;
     output_.append(buffer.data(), static_cast<size_t>(got));
   }
-  return true;
+  return false;
 }
 
 int TerminalChild::wait() {
+  const auto deadline = Clock::now() + kPatience;
+  siginfo_t ended{};
+  while (ended.si_pid == 0 && Clock::now() < deadline) {
+    waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT);
+    if (ended.si_pid == 0) poll(nullptr, 0, kPollMilliseconds);
+  }
+  if (ended.si_pid == 0) kill(pid_, SIGKILL);
   const int status = wait_status(pid_);
   pid_ = -1;
   return status;

@@ -27,9 +27,11 @@ class TerminalChild {
   TerminalChild& operator=(const TerminalChild&) = delete;
 
   void type(const std::string& keys) const;
-  /// Reads until `text` has appeared `count` times in all; false after a minute without it.
-  bool wait_for(const std::string& text, size_t count = 1);
-  /// Waits for the end; the exit status as in Outcome.
+  /// Reads until `text` appears after what earlier calls have found; false after a minute.
+  bool wait_for(const std::string& text);
+  /// Waits for the prompt, so that the line editor gets the keys and not the terminal driver.
+  bool wait_for_prompt() { return wait_for("> "); }
+  /// Waits for the end, a minute at most; the exit status as in Outcome.
   int wait();
   const std::string& output() const { return output_; }
 
@@ -37,6 +39,7 @@ class TerminalChild {
   int terminal_ = -1;
   pid_t pid_ = -1;
   std::string output_{};
+  size_t seen_ = 0;  // end of the last text that was waited for
 };
 
 }  // namespace tessera::cli

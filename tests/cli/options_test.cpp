@@ -10,9 +10,15 @@
 namespace tessera::cli {
 namespace {
 
-tl::expected<Command, int> parse(std::vector<const char*> words) {
+tl::expected<CommandLine, int> parse_line(std::vector<const char*> words) {
   words.insert(words.begin(), "tessera");
   return parse_command_line(static_cast<int>(words.size()), words.data());
+}
+
+tl::expected<Command, int> parse(const std::vector<const char*>& words) {
+  const auto line = parse_line(words);
+  if (!line) return tl::unexpected(line.error());
+  return line->command;
 }
 
 /// Help and usage messages of CLI11 would clutter the test's own output.
@@ -144,6 +150,15 @@ TEST_F(OptionsTest, TheOtherCommandsTakeTheModelAsAWord) {
   ASSERT_TRUE(bench.has_value());
   EXPECT_EQ(std::get<BenchArgs>(*bench).bench.contexts, (std::vector<int>{16, 32}));
   EXPECT_EQ(std::get<BenchArgs>(*bench).bench.synthetic, SyntheticWeights::kFp8);
+}
+
+TEST_F(OptionsTest, VerboseMayStandOnEitherSideOfTheCommand) {
+  for (const auto& words : std::vector<std::vector<const char*>>{{"-v", "info"}, {"info", "-v"}}) {
+    const auto line = parse_line(words);
+    ASSERT_TRUE(line.has_value());
+    EXPECT_TRUE(line->verbose);
+  }
+  EXPECT_FALSE(parse_line({"info"})->verbose);
 }
 
 TEST_F(OptionsTest, HelpAndVersionAreNoErrors) {
