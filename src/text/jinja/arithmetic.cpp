@@ -131,11 +131,11 @@ Value join_sequences(Run& run, const Value& left, const Value& right) {
 }
 
 void fail_operands(Run& run, std::string_view name, const Value& left, const Value& right) {
+  if (name == "%" && left.is_string()) return run.fail_unsupported("the '%' operator on strings");
   for (const Value* operand : {&left, &right})
     if (operand->is_undefined()) return run.fail_type(operand->undefined_reason());
   if (left.is(Kind::kBigInt) || right.is(Kind::kBigInt))
     return run.fail_unsupported("arithmetic with an integer beyond 64 bits");
-  if (name == "%" && left.is_string()) return run.fail_unsupported("the '%' operator on strings");
   run.fail_type("unsupported operands for " + std::string(name) + ": " + left.type_name() +
                 " and " + right.type_name());
 }

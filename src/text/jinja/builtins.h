@@ -57,6 +57,8 @@ bool apply_test(Run& run, std::string_view name, const Value& value, const Argum
 
 /// Whether Python values of this type have a method of that name that a sandbox lets through.
 bool has_method(const Value& self, std::string_view name);
+/// Whether they have one that the sandbox hides because it would change its object.
+bool is_changing_method(const Value& self, std::string_view name);
 Value call_method(Run& run, const Value& self, std::string_view name, const Arguments& arguments);
 
 /// What a render gets from outside besides its variables.

@@ -29,6 +29,7 @@ Value map_attribute(Run& run, const Value& value, const Arguments& arguments) {
   const Value path = reader.required("attribute");
   const Value otherwise = reader.optional("default", Value::none());
   reader.done();
+  if (!value.truthy()) return make_iterator(run, {});
   List mapped;
   for (const Value& item : iterate(run, value)) {
     Value part = by_path(run, item, path);
@@ -45,6 +46,7 @@ Value map(Run& run, const Value& value, const Arguments& arguments) {
     run.fail_type("map needs the name of a filter");
     return {};
   }
+  if (!value.truthy()) return make_iterator(run, {});
   const std::string name = name_argument(run, arguments.positional.front());
   const Arguments rest = without_first(arguments, 1);
   List mapped;

@@ -17,7 +17,8 @@ Value transformed(Run& run, const Value& value, const Arguments& arguments) {
   return make_string(run, kTransform(to_text(run, value)));
 }
 
-/// Also `safe`: without autoescaping it only turns a value into text.
+/// Also `safe`. NOTE: in Jinja its result still escapes strings that are added to it later; prompts
+/// are not HTML, so here it is plain text.
 Value to_string(Run& run, const Value& value, const Arguments& arguments) {
   ArgumentReader(run, "string", arguments).done();
   return value.is_string() ? value : make_string(run, to_text(run, value));

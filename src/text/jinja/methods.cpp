@@ -91,14 +91,17 @@ constexpr std::array kTupleMethods = {
     NamedBuiltin{"index", sequence_index},
 };
 
-// Python's types have these too, so a key of that name is hidden by them; calling one is refused.
-constexpr std::array<std::string_view, 6> kRefusedDictMethods = {"clear",   "fromkeys",   "pop",
-                                                                 "popitem", "setdefault", "update"};
-constexpr std::array<std::string_view, 8> kRefusedListMethods = {
-    "append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
-constexpr std::array<std::string_view, 11> kRefusedStringMethods = {
-    "casefold",  "encode",       "expandtabs", "format",      "format_map", "isascii",
-    "isdecimal", "isidentifier", "isnumeric",  "isprintable", "translate"};
+// These would change their object: the sandbox of the reference makes them undefined, yet they hide
+// dict keys of the same name.
+constexpr std::array<std::string_view, 5> kDictChanges = {"clear", "pop", "popitem", "setdefault",
+                                                          "update"};
+constexpr std::array<std::string_view, 8> kListChanges = {"append", "clear",  "extend",  "insert",
+                                                          "pop",    "remove", "reverse", "sort"};
+
+// Python's strings have these too: defined, but refused when called.
+constexpr std::array<std::string_view, 13> kRefusedStringMethods = {
+    "casefold",  "center",       "encode",    "expandtabs",  "format",   "format_map", "isascii",
+    "isdecimal", "isidentifier", "isnumeric", "isprintable", "swapcase", "translate"};
 
 std::span<const NamedBuiltin> methods_of(const Value& self) {
   switch (self.kind()) {
@@ -111,27 +114,27 @@ std::span<const NamedBuiltin> methods_of(const Value& self) {
   }
 }
 
-std::span<const std::string_view> refused_methods_of(const Value& self) {
-  switch (self.kind()) {
-    case Kind::kString: return kRefusedStringMethods;
-    case Kind::kDict: return kRefusedDictMethods;
-    case Kind::kList: return kRefusedListMethods;
-    default: return {};
-  }
-}
-
 Builtin find_method(const Value& self, std::string_view name) {
   for (const NamedBuiltin& method : methods_of(self))
     if (method.name == name) return method.run;
   return nullptr;
 }
 
+bool is_refused_method(const Value& self, std::string_view name) {
+  if (self.is(Kind::kDict)) return name == "fromkeys";
+  return self.is_string() &&
+         std::count(kRefusedStringMethods.begin(), kRefusedStringMethods.end(), name) > 0;
+}
+
 }  // namespace
 
 bool has_method(const Value& self, std::string_view name) {
-  const auto refused = refused_methods_of(self);
-  return find_method(self, name) != nullptr ||
-         std::find(refused.begin(), refused.end(), name) != refused.end();
+  return find_method(self, name) != nullptr || is_refused_method(self, name);
+}
+
+bool is_changing_method(const Value& self, std::string_view name) {
+  if (self.is(Kind::kDict)) return std::count(kDictChanges.begin(), kDictChanges.end(), name) > 0;
+  return self.is(Kind::kList) && std::count(kListChanges.begin(), kListChanges.end(), name) > 0;
 }
 
 Value call_method(Run& run, const Value& self, std::string_view name, const Arguments& arguments) {

@@ -29,7 +29,7 @@ std::vector<std::string> split_spaces(std::string_view text, int64_t max_splits)
   size_t pos = skip_spaces(text, 0);
   while (pos < text.size()) {
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.emplace_back(strip_right(text.substr(pos)));
+      parts.emplace_back(text.substr(pos));
       break;
     }
     const size_t end = find_space(text, pos);
@@ -56,7 +56,7 @@ std::vector<std::string> rsplit_spaces(std::string_view text, int64_t max_splits
   text = strip_right(text);
   while (!text.empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.emplace_back(strip_left(text));
+      parts.emplace_back(text);
       break;
     }
     const size_t start = last_word(text);

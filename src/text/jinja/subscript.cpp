@@ -24,6 +24,8 @@ std::optional<Value> own_attribute(Run& run, const Value& container, const std::
     if (found != nullptr) return *found;
     return std::nullopt;
   }
+  if (is_changing_method(container, name))
+    return Value::undefined("templates must not call '" + name + "', it changes its object");
   if (!has_method(container, name)) return std::nullopt;
   return make_function(run, {.type = Function::Type::kMethod, .name = name, .self = container});
 }
