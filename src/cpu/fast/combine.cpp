@@ -10,7 +10,7 @@ namespace tessera::cpu {
 void fast_combine(const ops::CombineArgs& args) {
   constexpr float kInjectScale = 2.0F;
   const int64_t branches = args.branches;
-  parallel_for(args.rows * branches, 1, [&](int64_t begin, int64_t end, int) {
+  parallel_for(args.rows * branches, grain_for(args.hidden), [&](int64_t begin, int64_t end, int) {
     for (int64_t piece = begin; piece < end; ++piece) {
       const float gate = kInjectScale * vector_sigmoid(args.inject[piece]);
       add_scaled(gate, args.out + piece / branches * args.hidden, args.wide + piece * args.hidden,

@@ -10,7 +10,8 @@ namespace tessera::cpu {
 
 void fast_embed(const ops::EmbedArgs& args) {
   const int hidden = args.table.in_features;
-  parallel_for(args.rows, 1, [&](int64_t begin, int64_t end, int) {
+  const double work = static_cast<double>(args.branches) * hidden;
+  parallel_for(args.rows, grain_for(work), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       float* wide = args.wide + row * args.branches * hidden;
       widen_weight_row(args.table, args.ids[row], wide);

@@ -15,6 +15,7 @@ namespace {
 
 constexpr float kNormEps = 1e-6F;         // spec/model.md section 3: of the L2 norm
 constexpr float kLowestLogDecay = -1e4F;  // e^it is zero; sums of a chunk stay finite
+constexpr double kHeadWork = 16;          // operations per channel of a head
 
 /// The rows that each tap of one row reads, all channels, and the same rows from some channel on.
 class Taps {
@@ -72,28 +73,30 @@ float log_decay(const ops::GdnArgs& args, int head, float a) {
 void gdn_prepare(const ops::GdnArgs& args, const GdnWindow& window, const GdnPrepared& prepared) {
   const ops::GdnShape& shape = args.shape;
   const int64_t items = shape.key_heads + shape.value_heads;
-  parallel_for(window.rows * items, 1, [&](int64_t begin, int64_t end, int) {
-    auto chunk = window.chunks.begin();
-    Taps taps(args);
-    for (int64_t item = begin; item < end; ++item) {
-      const int64_t row = item / items;
-      const int64_t launch_row = window.first_row + row;
-      const auto head = static_cast<int>(item % items);
-      while (launch_row >= chunk->launch_row() + chunk->rows) ++chunk;
-      if (item == begin || head == 0) taps.set_row(*chunk, launch_row, prepared.zeros);
-      float* mixed = prepared.mixed + row * shape.channels();
-      if (head < shape.key_heads) {
-        prepare_key_head(args, taps, head, mixed, prepared.key_query + row * shape.key_heads);
-        continue;
-      }
-      const int value_head = head - shape.key_heads;
-      const int64_t at = launch_row * shape.value_heads + value_head;
-      taps.convolve(gdn_head(shape, value_head).value_at, shape.value_dim, mixed);
-      prepared.log_decay[row * shape.value_heads + value_head] =
-          log_decay(args, value_head, args.a[at]);
-      prepared.beta[row * shape.value_heads + value_head] = vector_sigmoid(args.b[at]);
-    }
-  });
+  parallel_for(window.rows * items, grain_for(kHeadWork * shape.key_dim),
+               [&](int64_t begin, int64_t end, int) {
+                 auto chunk = window.chunks.begin();
+                 Taps taps(args);
+                 for (int64_t item = begin; item < end; ++item) {
+                   const int64_t row = item / items;
+                   const int64_t launch_row = window.first_row + row;
+                   const auto head = static_cast<int>(item % items);
+                   while (launch_row >= chunk->launch_row() + chunk->rows) ++chunk;
+                   if (item == begin || head == 0) taps.set_row(*chunk, launch_row, prepared.zeros);
+                   float* mixed = prepared.mixed + row * shape.channels();
+                   if (head < shape.key_heads) {
+                     prepare_key_head(args, taps, head, mixed,
+                                      prepared.key_query + row * shape.key_heads);
+                     continue;
+                   }
+                   const int value_head = head - shape.key_heads;
+                   const int64_t at = launch_row * shape.value_heads + value_head;
+                   taps.convolve(gdn_head(shape, value_head).value_at, shape.value_dim, mixed);
+                   prepared.log_decay[row * shape.value_heads + value_head] =
+                       log_decay(args, value_head, args.a[at]);
+                   prepared.beta[row * shape.value_heads + value_head] = vector_sigmoid(args.b[at]);
+                 }
+               });
 }
 
 void gdn_finish_row(const ops::GdnArgs& args, int64_t launch_row, int head) {

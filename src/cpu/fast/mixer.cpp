@@ -16,6 +16,8 @@ namespace {
 // released model take 10 MiB.
 constexpr int kRowBlock = 128;
 
+constexpr double kSigmoidWork = 8;  // multiply-adds that a sigmoid is worth
+
 struct Buffers {
   float* norm = nullptr;  // [kRowBlock, branches * hidden]
   float* gate = nullptr;  // [kRowBlock, branches * hidden]
@@ -25,13 +27,14 @@ struct Buffers {
 void normalize(const ops::MixerArgs& args, int first, int count, float* norm) {
   const int64_t branches = args.branches;
   const int64_t begin_piece = first * branches;
-  parallel_for(count * branches, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t piece = begin; piece < end; ++piece) {
-      rms_one_plus(args.wide + (begin_piece + piece) * args.hidden,
-                   args.weights.norm + piece % branches * args.hidden, args.eps,
-                   norm + piece * args.hidden, args.hidden);
-    }
-  });
+  parallel_for(count * branches, grain_for(2.0 * args.hidden),
+               [&](int64_t begin, int64_t end, int) {
+                 for (int64_t piece = begin; piece < end; ++piece) {
+                   rms_one_plus(args.wide + (begin_piece + piece) * args.hidden,
+                                args.weights.norm + piece % branches * args.hidden, args.eps,
+                                norm + piece * args.hidden, args.hidden);
+                 }
+               });
 }
 
 void mix_block(const ops::MixerArgs& args, int first, int count, const Buffers& buffers,
@@ -57,7 +60,8 @@ void mix_block(const ops::MixerArgs& args, int first, int count, const Buffers& 
 
   const std::array up = {LinearJob{args.weights.up, buffers.down, rank, buffers.gate, wide}};
   linear_run(up, count, args.role, scratch);
-  parallel_for(count, 1, [&](int64_t begin, int64_t end, int) {
+  const double mean_work = kSigmoidWork * wide;
+  parallel_for(count, grain_for(mean_work), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       gated_branch_mean(buffers.gate + row * wide, buffers.norm + row * wide, args.branches,
                         args.hidden, args.mixed + (first + row) * args.hidden);

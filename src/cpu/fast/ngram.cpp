@@ -9,7 +9,8 @@ namespace tessera::cpu {
 
 void fast_ngram_gather(const ops::NgramGatherArgs& args) {
   const ops::NgramTable& table = *args.table;
-  parallel_for(args.rows, 1, [&](int64_t begin, int64_t end, int) {
+  const double work = static_cast<double>(args.heads) * table.row_dim;
+  parallel_for(args.rows, grain_for(work), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t* table_rows = args.table_rows + row * args.heads;
       float* out = args.out + row * args.heads * table.row_dim;

@@ -16,6 +16,8 @@ namespace {
 
 constexpr float kScoreFloor = 1e-6F;  // spec/model.md section 5: sqrt(max(|s|, 1e-6))
 
+constexpr double kRowWork = 8;  // operations per wide element of either pass
+
 struct Buffers {
   float* gated = nullptr;        // [rows, wide], v_g
   float* normed = nullptr;       // [rows, wide], x
@@ -40,24 +42,26 @@ float branch_gate(const ops::PleMixArgs& args, const float* key, const float* qu
 void gate_rows(const ops::PleMixArgs& args, const Buffers& buffers) {
   const int64_t hidden = args.hidden;
   const int64_t wide = args.branches * hidden;
-  parallel_for(args.batch.num_rows, 1, [&](int64_t begin, int64_t end, int thread) {
-    float* buffer = buffers.heads + thread * 2 * hidden;
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t at = 0; at < wide; at += hidden) {
-        const float* query = args.wide + row * wide + at;
-        const float gate = branch_gate(args, args.key + row * wide + at, query, at, buffer);
-        float* gated = buffers.gated + row * wide + at;
-        scale_row(args.value + row * hidden, gate, gated, args.hidden);
-        rms_one_plus(gated, args.norm_conv + at, args.eps, buffers.normed + row * wide + at,
-                     args.hidden);
-      }
-    }
-  });
+  parallel_for(args.batch.num_rows, grain_for(kRowWork * static_cast<double>(wide)),
+               [&](int64_t begin, int64_t end, int thread) {
+                 float* buffer = buffers.heads + thread * 2 * hidden;
+                 for (int64_t row = begin; row < end; ++row) {
+                   for (int64_t at = 0; at < wide; at += hidden) {
+                     const float* query = args.wide + row * wide + at;
+                     const float gate =
+                         branch_gate(args, args.key + row * wide + at, query, at, buffer);
+                     float* gated = buffers.gated + row * wide + at;
+                     scale_row(args.value + row * hidden, gate, gated, args.hidden);
+                     rms_one_plus(gated, args.norm_conv + at, args.eps,
+                                  buffers.normed + row * wide + at, args.hidden);
+                   }
+                 }
+               });
 }
 
 void convolve_rows(const ops::PleMixArgs& args, const Buffers& buffers) {
   const int wide = args.branches * args.hidden;
-  for_each_row(args.batch, [&](const ops::RowSpan& span, int row, int thread) {
+  for_each_row(args.batch, kRowWork * wide, [&](const ops::RowSpan& span, int row, int thread) {
     const float** taps = buffers.taps + static_cast<ptrdiff_t>(thread) * args.conv_kernel;
     for (int tap = 0; tap < args.conv_kernel; ++tap) {
       const int lag = (args.conv_kernel - 1 - tap) * args.dilation;

@@ -13,7 +13,8 @@
 namespace tessera::cpu {
 namespace {
 
-constexpr int kAxes = 3;  // t, h, w
+constexpr int kAxes = 3;        // t, h, w
+constexpr double kRowWork = 4;  // operations per element of a head
 
 /// Per-thread buffers.
 struct Workspace {
@@ -122,7 +123,8 @@ void fast_qsa_front(const ops::QsaFrontArgs& args, Arena& scratch) {
   const auto dim = static_cast<size_t>(std::max(shape.head_dim, shape.index_dim));
   const size_t floats = align_up((2 * half + dim) * sizeof(float)) / sizeof(float);
   auto* buffers = scratch.take<float>(static_cast<size_t>(num_threads()) * floats);
-  for_each_row(args.batch, [&](const ops::RowSpan& span, int row, int thread) {
+  const double row_work = kRowWork * (shape.heads + shape.kv_heads) * shape.head_dim;
+  for_each_row(args.batch, row_work, [&](const ops::RowSpan& span, int row, int thread) {
     float* buffer = buffers + static_cast<size_t>(thread) * floats;
     const Workspace work = {buffer, buffer + half, buffer + 2 * half};
     const int64_t launch_row = span.row_begin + row;

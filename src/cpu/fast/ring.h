@@ -11,11 +11,11 @@
 
 namespace tessera::cpu {
 
-/// fn(span, row within the span, thread) for every row, rows split over threads; empty spans are
-/// skipped.
+/// fn(span, row within the span, thread) for every row, rows of `work` operations each split over
+/// threads; empty spans are skipped.
 template <class Fn>
-void for_each_row(const ops::RowBatch& batch, Fn&& fn) {
-  parallel_for(batch.num_rows, 1, [&](int64_t begin, int64_t end, int thread) {
+void for_each_row(const ops::RowBatch& batch, double work, Fn&& fn) {
+  parallel_for(batch.num_rows, grain_for(work), [&](int64_t begin, int64_t end, int thread) {
     auto span = std::upper_bound(
         batch.spans.begin(), batch.spans.end(), begin,
         [](int64_t row, const ops::RowSpan& each) { return row < each.row_begin + each.num_rows; });
