@@ -262,6 +262,16 @@ TEST_P(LinearLevel, GemmBlocksAndEmptySizesKeepTheBits) {
   EXPECT_TRUE(same_bits(cut, std::vector<float>(kM * kN, 0.0F)));
 }
 
+TEST_P(LinearLevel, AnEmptySumIsZero) {
+  constexpr int kOut = 7, kRows = 3;
+  for (const DType dtype : kTypes) {
+    const TestWeight weight(dtype, {kOut, 0}, 15);
+    const std::vector<float> x(1), zeros(kOut * kRows, 0.0F);
+    EXPECT_TRUE(same_bits(dot(weight, x, 0, kRows, kOut), zeros));
+    EXPECT_TRUE(same_bits(columns(weight, x, 0, kRows, kOut), zeros));
+  }
+}
+
 constexpr int kMostLevels = 3;
 INSTANTIATE_TEST_SUITE_P(Levels, LinearLevel, testing::Range(0, kMostLevels));
 

@@ -124,10 +124,15 @@ void run_decode(const Block& block, Arena& scratch) {
     up_rows[entry] = up + entry * width;
     out_rows[entry] = block.out + entry * static_cast<size_t>(block.hidden);
   }
-  const auto each = [](const std::vector<Piece>& pieces, auto&& run) {
-    parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t index = begin; index < end; ++index) run(pieces[static_cast<size_t>(index)]);
-    });
+  const double rows_per_group =
+      double{1} * block.entries / static_cast<double>(block.groups.size());
+  const auto each = [&](const std::vector<Piece>& pieces, auto&& run) {
+    const double work = double{kPieceRows} * block.hidden * rows_per_group;
+    parallel_for(static_cast<int64_t>(pieces.size()), grain_for(work),
+                 [&](int64_t begin, int64_t end, int) {
+                   for (int64_t index = begin; index < end; ++index)
+                     run(pieces[static_cast<size_t>(index)]);
+                 });
   };
   each(cut_pieces(block, false), [&](const Piece& piece) {
     const auto [expert, begin, end] = *piece.group;
@@ -189,19 +194,21 @@ void run_prefill(const Block& block, Arena& scratch) {
 /// Router order first, then the shared expert.
 void add_up(const ops::ExpertsArgs& args, const Block& block, int first_row) {
   const int slots = args.top_k + 1;
-  parallel_for(block.rows, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t global = first_row + row;
-      float* out = args.out + global * block.hidden;
-      for (int slot = 0; slot < slots; ++slot) {
-        const float weight = slot < args.top_k
-                                 ? args.weights[global * args.top_k + slot]
-                                 : 1.0F / (1.0F + std::exp(-args.shared_logit[global]));
-        const float* from = block.out + int64_t{block.entry[row * slots + slot]} * block.hidden;
-        (slot == 0 ? scale_row : add_scaled_row)(out, weight, from, block.hidden);
-      }
-    }
-  });
+  parallel_for(block.rows, grain_for(double{1} * slots * block.hidden),
+               [&](int64_t begin, int64_t end, int) {
+                 for (int64_t row = begin; row < end; ++row) {
+                   const int64_t global = first_row + row;
+                   float* out = args.out + global * block.hidden;
+                   for (int slot = 0; slot < slots; ++slot) {
+                     const float weight =
+                         slot < args.top_k ? args.weights[global * args.top_k + slot]
+                                           : 1.0F / (1.0F + std::exp(-args.shared_logit[global]));
+                     const float* from =
+                         block.out + int64_t{block.entry[row * slots + slot]} * block.hidden;
+                     (slot == 0 ? scale_row : add_scaled_row)(out, weight, from, block.hidden);
+                   }
+                 }
+               });
 }
 
 }  // namespace

@@ -86,12 +86,18 @@ inline void tile_any(int rows, const float* a, const float* b, int depth, const 
   take_rows<1>(rest, b, depth);
 }
 
+inline void clear(float* y, int64_t stride, int rows, int columns) {
+  for (int row = 0; row < rows; ++row)
+    for (int column = 0; column < columns; ++column) y[row * stride + column] = 0.0F;
+}
+
 /// Columns [first, last) of y: unpack kGroupColumns weight rows of one K block, pass all activation
 /// rows over them, next K block. Weights are decoded once, activations are read once per group.
 inline void multiply_columns(const ColumnsTask& task) {
   float* panels = task.workspace;
   float* rows_of_x = panels + size_t{kDepthBlock} * kGroupColumns;
   const int depth_all = task.weight.in_features;
+  if (depth_all == 0) clear(task.y + task.first, task.y_stride, task.rows, task.last - task.first);
   for (int group = task.first; group < task.last; group += kGroupColumns) {
     const int columns = task.last - group < kGroupColumns ? task.last - group : kGroupColumns;
     for (int k = 0; k < depth_all; k += kDepthBlock) {
@@ -135,17 +141,12 @@ inline void pack_plain_panel(const GemmIn& b, int k, int depth, int n, int colum
   }
 }
 
-inline void clear_block(const GemmSize& size, const GemmOut& c) {
-  for (int row = 0; row < size.m; ++row)
-    for (int column = 0; column < size.n; ++column) c.data[row * c.stride + column] = 0.0F;
-}
-
 inline void gemm_any(GemmForm form, const GemmSize& size, const GemmIn& a, const GemmIn& b,
                      const GemmOut& c) {
   constexpr int kColumns = 64;  // bounds the stack
   alignas(64) float panels[kColumns * kDepthBlock];
   alignas(64) float rows_of_a[kTileRows * kDepthBlock];
-  if (size.k == 0 && !c.accumulate) clear_block(size, c);
+  if (size.k == 0 && !c.accumulate) clear(c.data, c.stride, size.m, size.n);
   WeightView view;
   view.data = reinterpret_cast<const unsigned char*>(b.data);
   view.row_bytes = b.stride * int64_t{sizeof(float)};

@@ -64,16 +64,22 @@ int64_t grains_of(const LinearJob& job, int grain) {
 /// far as the threads need, and rows are cut when columns do not suffice.
 std::vector<Item> cut_items(std::span<const LinearJob> jobs, int rows) {
   int64_t grains = 0;
-  for (const LinearJob& job : jobs) grains += grains_of(job, kColumnGrain);
-  const int64_t wanted = int64_t{num_threads()} * kItemsPerThread;
+  double work = 0;
+  for (const LinearJob& job : jobs) {
+    grains += grains_of(job, kColumnGrain);
+    work += double{1} * rows * job.weight.out_features * job.weight.in_features;
+  }
+  std::vector<Item> items;
+  if (grains == 0 || rows == 0) return items;
+  const int64_t wanted = std::clamp<int64_t>(static_cast<int64_t>(work / kMinShareWork), 1,
+                                             int64_t{num_threads()} * kItemsPerThread);
   const auto columns = static_cast<int>(
       std::clamp<int64_t>(grains / wanted, 1, kGroupColumns / kColumnGrain) * kColumnGrain);
   int row_cuts = 1;
   if (num_threads() > 1 && grains < wanted)
-    row_cuts = static_cast<int>((wanted + grains - 1) / std::max<int64_t>(grains, 1));
+    row_cuts = static_cast<int>((wanted + grains - 1) / grains);
   constexpr int kLeastRows = 4 * kMaxTileRows;
   const int row_step = std::max((rows + row_cuts - 1) / row_cuts, kLeastRows);
-  std::vector<Item> items;
   for (size_t job = 0; job < jobs.size(); ++job) {
     const int out_features = jobs[job].weight.out_features;
     for (int column = 0; column < out_features; column += columns)
@@ -113,8 +119,13 @@ void dot_rows(const DotRows& args) {
 
 void linear_decode(std::span<const LinearJob> jobs, int rows) {
   int64_t grains = 0;
-  for (const LinearJob& job : jobs) grains += grains_of(job, kDotGrain);
-  parallel_for(grains, 1, [&](int64_t begin, int64_t end, int) {
+  int depth = 0;
+  for (const LinearJob& job : jobs) {
+    grains += grains_of(job, kDotGrain);
+    depth = std::max(depth, job.weight.in_features);
+  }
+  const int64_t share = grain_for(double{kDotGrain} * depth * rows);
+  parallel_for(grains, share, [&](int64_t begin, int64_t end, int) {
     int64_t before = 0;
     for (const LinearJob& job : jobs) {
       const int64_t own = grains_of(job, kDotGrain);

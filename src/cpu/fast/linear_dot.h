@@ -9,17 +9,18 @@
 namespace tessera::cpu {
 namespace {
 
-inline constexpr int kScaleSide = 128;    // ops::kScaleBlock
-inline constexpr int kDotBlock = 4;       // weight rows read side by side
-inline constexpr int kMaxDotRows = 4;     // activation rows that share one pass over the weights
-inline constexpr int kLineBytes = 64;     // of a cache line
+inline constexpr int kScaleSide = 128;  // ops::kScaleBlock
+inline constexpr int kDotBlock = 4;     // weight rows read side by side
+inline constexpr int kMaxDotRows = 4;   // activation rows that share one pass over the weights
+inline constexpr int kLineBytes = 64;   // of a cache line
+inline constexpr int64_t kPrefetchBytes = 16384;
 inline constexpr int kPrefetchLevel = 2;  // into the second-level cache
 
 /// Weight rows of a tile: sums (twice with scales), activations and a weight fit the registers.
 template <class W, int kR>
 constexpr int tile_weights() {
   constexpr int kSums = W::kScaled ? 2 * kR : kR;
-  constexpr int kRegisters = kVectorBytes == 64 ? 16 : 8;  // spent on sums
+  constexpr int kRegisters = kVectorBytes == 64 ? 32 : 8;  // spent on sums
   return kSums * kDotBlock <= kRegisters ? kDotBlock : kDotBlock / 2;
 }
 
@@ -45,15 +46,49 @@ template <class W, int kN, int kR>
   }
 }
 
-/// Elements [begin, end), whole cache lines of weights. Each line asks for the same place of the
-/// next block of rows: new rows start so often that the hardware never learns where they are.
+using Codes = uint8_t __attribute__((vector_size(kVectorBytes)));
+
+/// decode() maps the two NaN codes of E4M3, all ones below the sign, to a number: so rows are
+/// watched for them. Doubling a code drops its sign.
+inline constexpr uint8_t kDoubledNan = 0xFE;
+
+[[gnu::always_inline]] inline Codes larger(const Codes& left, const Codes& right) {
+  return left > right ? left : right;
+}
+
+[[gnu::always_inline]] inline bool any_nan(const Codes& most) {
+  using Wide = uint64_t __attribute__((vector_size(kVectorBytes)));
+  const Wide found = same_bits<Wide>(most == kDoubledNan);
+  uint64_t any = 0;
+  for (int lane = 0; lane < kVectorBytes / 8; ++lane) any |= found[lane];
+  return any != 0;
+}
+
+[[gnu::noinline]] inline bool has_nan(const unsigned char* row, int count) {
+  bool any = false;
+  for (int k = 0; k < count; ++k) any |= (row[k] << 1 & 0xFF) == kDoubledNan;
+  return any;
+}
+
+/// Elements [begin, end), whole cache lines of weights. Short rows start so often that the hardware
+/// never learns where they are, so each step asks for lines of a later block, in address order:
+/// its kN rows are contiguous. `most` collects the largest doubled code.
 template <class W, int kN, int kR>
 [[gnu::always_inline]] inline void dot_lines(const DotInput<kN, kR>& input, int begin, int end,
-                                             int64_t ahead, DotSums<kN, kR>& sums) {
+                                             int64_t ahead, DotSums<kN, kR>& sums, Codes& most) {
   constexpr int kLine = kLineBytes / W::kBytes;
+  const unsigned char* next = input.weight[0] + ahead;
   for (int k = begin; k < end; k += kLine) {
-    for (int n = 0; n < kN; ++n)
-      __builtin_prefetch(input.weight[n] + int64_t{k} * W::kBytes + ahead, 0, kPrefetchLevel);
+    for (int n = 0; n < kN; ++n) {
+      const unsigned char* line = input.weight[n] + int64_t{k} * W::kBytes;
+      __builtin_prefetch(next + int64_t{k} * W::kBytes * kN + n * kLineBytes, 0, kPrefetchLevel);
+      if constexpr (W::kScaled) {
+        for (int part = 0; part < kLineBytes; part += kVectorBytes) {
+          const Codes codes = load<Codes>(line + part);
+          most = larger(codes + codes, most);
+        }
+      }
+    }
     for (int step = 0; step < kLine; step += kLanes) dot_step<W>(input, k + step, sums);
   }
 }
@@ -101,33 +136,20 @@ template <class W, int kN, int kR>
   }
 }
 
-/// decode() maps the two NaN codes of E4M3 to a number, so rows are searched for them.
-[[gnu::noinline]] inline bool has_f8_nan(const unsigned char* row, int count) {
-  using Block = uint8_t __attribute__((vector_size(kVectorBytes)));
-  using Wide = uint64_t __attribute__((vector_size(kVectorBytes)));
-  constexpr uint8_t kMagnitude = 0x7F;
-  Block found = {};
-  int k = 0;
-  for (; k + kVectorBytes <= count; k += kVectorBytes)
-    found |= same_bits<Block>((load<Block>(row + k) & kMagnitude) == kMagnitude);
-  bool any = false;
-  for (; k < count; ++k) any |= (row[k] & kMagnitude) == kMagnitude;
-  const Wide wide = same_bits<Wide>(found);
-  uint64_t bits = 0;
-  for (int lane = 0; lane < kVectorBytes / 8; ++lane) bits |= wide[lane];
-  return any || bits != 0;
-}
-
 /// Weight rows [first, first + kN) times activation rows [row, row + kR).
 template <class W, int kN, int kR>
 [[gnu::noinline]] void dot_tile(const DotTask& task, int first, int row) {
   const WeightView& weight = task.weight;
   const int depth = weight.in_features;
-  const int64_t ahead = kDotBlock * weight.row_bytes;
+  const int64_t block_bytes = kDotBlock * weight.row_bytes;
+  const int64_t blocks_ahead = block_bytes > 0 ? (kPrefetchBytes - 1) / block_bytes + 1 : 0;
+  const int64_t ahead = blocks_ahead * block_bytes;
   DotInput<kN, kR> input;
   for (int n = 0; n < kN; ++n) input.weight[n] = weight.data + (first + n) * weight.row_bytes;
   for (int r = 0; r < kR; ++r) input.x[r] = task.x[row + r];
   DotSums<kN, kR> sums;
+  Codes most = {};
+  bool suspect = false;
   if constexpr (W::kScaled) {
     const float* scale[kN];
     for (int n = 0; n < kN; ++n)
@@ -135,25 +157,30 @@ template <class W, int kN, int kR>
     const int blocks = depth / kScaleSide;
     for (int index = 0; index < blocks; ++index) {
       DotSums<kN, kR> block;
-      dot_lines<W>(input, index * kScaleSide, (index + 1) * kScaleSide, ahead, block);
+      dot_lines<W>(input, index * kScaleSide, (index + 1) * kScaleSide, ahead, block, most);
       fold<W>(block, scale, index, sums);
     }
     if (blocks * kScaleSide < depth) {
+      const int whole = depth - depth % kLineBytes;
       DotSums<kN, kR> block;
-      dot_rest<W>(input, blocks * kScaleSide, depth, block);
+      dot_lines<W>(input, blocks * kScaleSide, whole, ahead, block, most);
+      dot_rest<W>(input, whole, depth, block);
       fold<W>(block, scale, blocks, sums);
+      for (int n = 0; n < kN; ++n)
+        suspect = suspect || has_nan(input.weight[n] + whole, depth - whole);
     }
+    suspect = suspect || any_nan(most);
   } else {
     const int whole = depth - depth % (kLineBytes / W::kBytes);
-    dot_lines<W>(input, 0, whole, ahead, sums);
+    dot_lines<W>(input, 0, whole, ahead, sums, most);
     dot_rest<W>(input, whole, depth, sums);
   }
-  for (int n = 0; n < kN; ++n) {
-    bool nan = false;
-    if constexpr (W::kScaled) nan = has_f8_nan(input.weight[n], depth);
-    for (int r = 0; r < kR; ++r)
-      task.y[row + r][first + n] = nan ? __builtin_nanf("") : sum_lanes(sums.at[n][r]);
-  }
+  for (int n = 0; n < kN; ++n)
+    for (int r = 0; r < kR; ++r) task.y[row + r][first + n] = sum_lanes(sums.at[n][r]);
+  if (suspect) [[unlikely]]
+    for (int n = 0; n < kN; ++n)
+      if (has_nan(input.weight[n], depth))
+        for (int r = 0; r < kR; ++r) task.y[row + r][first + n] = __builtin_nanf("");
 }
 
 /// `count` weight rows from `first` and kR activation rows.

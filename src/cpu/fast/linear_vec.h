@@ -47,6 +47,28 @@ template <class To, class From>
   return __builtin_bit_cast(To, from);
 }
 
+// Widening by instruction: left to itself, GCC 12 does it in halves and joins them.
+[[gnu::always_inline]] inline Words widen(const Halves& values) {
+#if defined(__AVX512F__)
+  return same_bits<Words>(_mm512_maskz_cvtepu16_epi32(0xFFFF, same_bits<__m256i>(values)));
+#elif defined(__AVX2__)
+  return same_bits<Words>(_mm256_cvtepu16_epi32(same_bits<__m128i>(values)));
+#else
+  return __builtin_convertvector(values, Words);
+#endif
+}
+
+/// Sign-extends.
+[[gnu::always_inline]] inline Halves widen(const Bytes& values) {
+#if defined(__AVX512F__)
+  return same_bits<Halves>(_mm256_cvtepi8_epi16(same_bits<__m128i>(values)));
+#elif defined(__AVX2__)
+  return same_bits<Halves>(_mm_cvtepi8_epi16(_mm_cvtsi64_si128(same_bits<int64_t>(values))));
+#else
+  return same_bits<Halves>(__builtin_convertvector(values, Shorts));
+#endif
+}
+
 [[gnu::always_inline]] inline Vec half_to_float(const Halves& half) {
 #if defined(__AVX512F__)
   // All lanes; the plain form reads an undefined register, which GCC 12 warns about.
@@ -56,7 +78,7 @@ template <class To, class From>
 #else
   // Without a conversion instruction: place the bits, then multiply the wrong bias away.
   constexpr uint32_t kMagnitude = 0x0FFFE000U, kSign = 0x80000000U, kNanBits = 0x0F800000U;
-  const Words wide = __builtin_convertvector(half, Words);
+  const Words wide = widen(half);
   const Words bits = (wide << 13 & kMagnitude) | (wide << 16 & kSign);
   const Words is_nan = same_bits<Words>((bits & kNanBits) == kNanBits);
   return same_bits<Vec>(same_bits<Words>(same_bits<Vec>(bits) * 0x1p112F) | is_nan);
@@ -103,7 +125,7 @@ struct Bf16Weight {
   static constexpr int kPerWord = 2;
   static constexpr bool kScaled = false;
   [[gnu::always_inline]] static Vec decode(const unsigned char* from) {
-    const Words bits = __builtin_convertvector(load<Halves>(from), Words) << 16;
+    const Words bits = widen(load<Halves>(from)) << 16;
     return same_bits<Vec>(bits);
   }
   template <int kIndex>
@@ -126,7 +148,7 @@ struct F8Weight {
   static constexpr uint16_t kNan = 0x3F80;
 
   [[gnu::always_inline]] static Halves place(const Bytes& codes) {
-    return same_bits<Halves>(__builtin_convertvector(codes, Shorts)) << 7 & kMask;
+    return widen(codes) << 7 & kMask;
   }
   [[gnu::always_inline]] static Vec decode(const unsigned char* from) {
     return half_to_float(place(load<Bytes>(from)));

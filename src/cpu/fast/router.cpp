@@ -10,8 +10,8 @@
 namespace tessera::cpu {
 namespace {
 
-/// Rows worth a thread of their own.
-constexpr int kRowGrain = 16;
+/// Elementary operations per expert of a row: the scan, and some insertions.
+constexpr double kWorkPerExpert = 4;
 
 /// Higher logit first; NaN ranks below every number. The lower id comes first in the scan, so a tie
 /// never moves it. Logits order exactly as the softmax does, without its rounding.
@@ -57,14 +57,15 @@ void weigh(const float* logits, const ops::RouterArgs& args, const int32_t* ids,
 
 void fast_router(const ops::RouterArgs& args) {
   if (args.top_k <= 0) return;
-  parallel_for(args.rows, kRowGrain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      const float* logits = args.logits + row * args.num_experts;
-      int32_t* ids = args.ids + row * args.top_k;
-      select(logits, args.num_experts, args.top_k, ids);
-      weigh(logits, args, ids, args.weights + row * args.top_k);
-    }
-  });
+  parallel_for(args.rows, grain_for(kWorkPerExpert * args.num_experts),
+               [&](int64_t begin, int64_t end, int) {
+                 for (int64_t row = begin; row < end; ++row) {
+                   const float* logits = args.logits + row * args.num_experts;
+                   int32_t* ids = args.ids + row * args.top_k;
+                   select(logits, args.num_experts, args.top_k, ids);
+                   weigh(logits, args, ids, args.weights + row * args.top_k);
+                 }
+               });
 }
 
 }  // namespace tessera::cpu
