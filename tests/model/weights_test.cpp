@@ -247,6 +247,10 @@ TEST(Weights, FingerprintFollowsConfigNamesAndBytes) {
   test::ModelImage reworded = image;
   reworded.config += "\n";
   EXPECT_NE(test::bind_image(reworded)->fingerprint, original);
+  test::ModelImage renamed = image;
+  renamed.tensors["mtp.fc_hiddem.weight"] = renamed.at("mtp.fc_hidden.weight");  // same place
+  renamed.tensors.erase("mtp.fc_hidden.weight");
+  EXPECT_NE(test::bind_image(renamed)->fingerprint, original);
   for (const char* name : {"lm_head.weight", "mtp.fc_hidden.weight"}) {
     for (const bool at_end : {false, true}) {
       test::ModelImage changed = image;
