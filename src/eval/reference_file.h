@@ -17,7 +17,7 @@ struct ReferenceCase {
   std::vector<int32_t> output{};
   std::vector<double> margin{};  // best minus second logit per output token; may be empty
   std::string want{};            // the right answer where it is known
-  bool reference_right = true;   // whether the reference itself gives `want`
+  bool reference_right = false;  // the reference itself gives `want`
   bool retrieval = false;        // a needle case
 };
 

@@ -246,11 +246,14 @@ void EngineLoop::finish(RunningRequest& running, FinishReason reason, std::optio
   } else if (running.request.keep_state) {
     event.state = model_->store().snapshot(running.sequence.id());
   }
+  {
+    // Before the last event: who has seen it finds the request counted.
+    const std::lock_guard lock(mutex_);
+    stats_.prompt_tokens += static_cast<uint64_t>(running.usage.prompt_tokens);
+    stats_.generated_tokens += static_cast<uint64_t>(running.usage.completion_tokens);
+    if (reason == FinishReason::kError) ++stats_.failed_requests;
+  }
   running.out->push(std::move(event));
-  const std::lock_guard lock(mutex_);
-  stats_.prompt_tokens += static_cast<uint64_t>(running.usage.prompt_tokens);
-  stats_.generated_tokens += static_cast<uint64_t>(running.usage.completion_tokens);
-  if (reason == FinishReason::kError) ++stats_.failed_requests;
 }
 
 void EngineLoop::fail_all(const Error& error) {

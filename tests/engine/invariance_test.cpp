@@ -158,8 +158,8 @@ TEST_P(InvarianceTest, ABudgetThatHoldsEverythingIsDense) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, InvarianceTest,
                          testing::Values(OpsKind::kReference, OpsKind::kFast),
-                         [](const auto& info) {
-                           return info.param == OpsKind::kFast ? "fast" : "reference";
+                         [](const auto& variant) {
+                           return variant.param == OpsKind::kFast ? "fast" : "reference";
                          });
 
 /// Promised for the fast backend: a decoded row has the same bits alone, with up to K_max others of
@@ -225,8 +225,8 @@ TEST_P(DecodeBitsTest, TheNumberOfThreadsDoesNotMatter) {
 
 INSTANTIATE_TEST_SUITE_P(Models, DecodeBitsTest,
                          testing::Values("models/nano", "models/tiny", "../shared/golden/micro"),
-                         [](const auto& info) {
-                           return std::filesystem::path(info.param).filename().string();
+                         [](const auto& variant) {
+                           return std::filesystem::path(variant.param).filename().string();
                          });
 
 }  // namespace
