@@ -27,7 +27,7 @@ enum class SyntheticWeights { kNone, kBf16, kFp8 };
 struct BenchOptions {
   EngineOptions engine{};
   SyntheticWeights synthetic = SyntheticWeights::kNone;
-  std::vector<int> contexts{};  // empty: 128, 512, 2048, 8192, 32768 as far as the model allows
+  std::vector<int> contexts{};  // empty: 128, 512, 2048, 8192, 32768, or as far as the model allows
   int decode_tokens = 32;       // generated at each frontier
   std::function<void(const std::string&)> on_progress{};
 };

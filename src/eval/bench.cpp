@@ -156,10 +156,8 @@ Result<void> FrontierBench::run(const std::vector<int>& contexts, BenchReport& r
 Result<std::vector<int>> plan_contexts(const BenchOptions& options, int max_context) {
   std::vector<int> contexts = options.contexts;
   const int room = max_context - options.decode_tokens;
-  if (contexts.empty()) {
-    std::copy_if(std::begin(kDefaultContexts), std::end(kDefaultContexts),
-                 std::back_inserter(contexts), [&](int context) { return context <= room; });
-  }
+  if (contexts.empty())
+    for (const int context : kDefaultContexts) contexts.push_back(std::min(context, room));
   std::sort(contexts.begin(), contexts.end());
   contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
   if (!contexts.empty() && contexts.front() > 0 && contexts.back() <= room) return contexts;

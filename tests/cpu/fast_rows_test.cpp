@@ -186,6 +186,41 @@ TEST_P(RowLevelTest, DeltaStepFollowsTheRule) {
   }
 }
 
+TEST_P(RowLevelTest, BlockScoresOfAnySizeDoNotDependOnTheirNeighbours) {
+  constexpr float kScale = 0.25F;
+  constexpr int kMaxCount = 17;
+  for (const int dim : {1, 16, 31, 128}) {
+    for (const int heads : {1, 3, 4, 6}) {
+      auto keys = random_floats(size(kMaxCount) * size(dim), 13);
+      keys[size(2 * dim)] = kNan;  // NaN of a key must reach its own score and no other
+      const auto queries = random_floats(size(heads) * size(dim), 14);
+      std::vector<float> all(kMaxCount);
+      kernels_->block_scores(
+          {keys.data(), kMaxCount, dim, queries.data(), heads, kScale, all.data(), keys.data()});
+      for (int block = 0; block < kMaxCount; ++block) {
+        const float* key = keys.data() + block * dim;
+        double want = 0;
+        for (int head = 0; head < heads; ++head) {
+          double dot = 0;
+          for (int d = 0; d < dim; ++d)
+            dot += double{queries[size(head * dim + d)]} * double{key[d]};
+          want += std::isnan(dot) ? dot : std::max(dot, 0.0);
+        }
+        float alone = 0;
+        kernels_->block_scores({key, 1, dim, queries.data(), heads, kScale, &alone, nullptr});
+        ASSERT_TRUE(same_bits(std::span(&alone, 1), std::span(all).subspan(size(block), 1)));
+        if (block == 2) {
+          ASSERT_TRUE(std::isnan(alone));
+          continue;
+        }
+        ASSERT_NEAR(double{alone}, want * double{kScale},
+                    sum_tolerance(dim) * std::sqrt(double(dim)) * heads * double{kScale})
+            << block << ": " << heads << " x " << dim;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Levels, RowLevelTest, testing::Values(0, 1, 2));
 
 std::vector<int32_t> top_by_sorting(const std::vector<float>& scores, int k) {

@@ -95,14 +95,41 @@ void sum_heads(float* __restrict products, int blocks, int lanes, int heads, int
   }
 }
 
+/// Scores of a page's keys for the group's rows. Prompt rows share lanes; a decoded row must not
+/// depend on its neighbours and is scored on its own, while the keys stay in the first-level cache.
+void score_page(const ops::QsaSelectArgs& args, const Group& group, const Sizes& sizes,
+                const float* keys, int count, const float* ahead, const float* packed,
+                const Workspace& work, float* scores) {
+  const ops::QsaShape& shape = args.shape;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(shape.index_dim));
+  if (args.batch.role == ops::Role::kDecode) {
+    const int64_t first_row = group.span->row_begin + group.first;
+    for (int row = 0; row < group.rows; ++row)
+      row_kernels().block_scores(
+          {.keys = keys,
+           .count = count,
+           .dim = shape.index_dim,
+           .queries = args.index_q + (first_row + row) * shape.index_heads * shape.index_dim,
+           .heads = shape.index_heads,
+           .scale = scale,
+           .scores = scores + static_cast<size_t>(row) * sizes.max_blocks,
+           .ahead = row == 0 ? ahead : nullptr});
+    return;
+  }
+  const float* rows[ops::kPageTokens];
+  for (int block = 0; block < count; ++block)
+    rows[block] = keys + static_cast<ptrdiff_t>(block) * shape.index_dim;
+  row_kernels().lane_products({rows, count, shape.index_dim, packed, sizes.lanes, work.products});
+  sum_heads(work.products, count, sizes.lanes, shape.index_heads, group.rows, scale,
+            sizes.max_blocks, scores);
+}
+
 /// Scores of the group's rows for all blocks of pages [first_page, last_page).
 void score_pages(const ops::QsaSelectArgs& args, const Group& group, const Sizes& sizes,
                  int64_t first_page, int64_t last_page, const float* packed, const Workspace& work,
                  float* scores) {
   const ops::QsaShape& shape = args.shape;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(shape.index_dim));
   const int64_t num_blocks = visible_blocks(args, *group.span, group.first + group.rows - 1);
-  const float* rows[ops::kPageTokens];
   for (int64_t page = first_page; page < last_page; ++page) {
     const int64_t first_block = page * sizes.page_blocks;
     const auto count =
@@ -110,15 +137,15 @@ void score_pages(const ops::QsaSelectArgs& args, const Group& group, const Sizes
     const std::byte* stored =
         cached_index_key(args.cache.index_keys, shape, *group.span, first_block);
     const auto* keys = reinterpret_cast<const float*>(stored);
+    const float* ahead = nullptr;
     if (args.cache.index_keys.dtype != DType::kF32) {
       widen_row(stored, args.cache.index_keys.dtype, 1.0F, work.keys, count * shape.index_dim);
       keys = work.keys;
+    } else if (page + 1 < last_page) {
+      ahead = reinterpret_cast<const float*>(cached_index_key(
+          args.cache.index_keys, shape, *group.span, first_block + sizes.page_blocks));
     }
-    for (int block = 0; block < count; ++block)
-      rows[block] = keys + static_cast<ptrdiff_t>(block) * shape.index_dim;
-    row_kernels().lane_products({rows, count, shape.index_dim, packed, sizes.lanes, work.products});
-    sum_heads(work.products, count, sizes.lanes, shape.index_heads, group.rows, scale,
-              sizes.max_blocks, scores + first_block);
+    score_page(args, group, sizes, keys, count, ahead, packed, work, scores + first_block);
   }
 }
 

@@ -59,11 +59,25 @@ struct DeltaStep {
   float* out = nullptr;  // [columns]
 };
 
+/// scores[n] = scale * sum over heads of relu(queries[head] . keys[n]). A score's bits depend on
+/// its own key and the queries alone.
+struct BlockScores {
+  const float* keys = nullptr;  // [count, dim]
+  int count = 0;
+  int dim = 0;
+  const float* queries = nullptr;  // [heads, dim]
+  int heads = 0;
+  float scale = 0;
+  float* scores = nullptr;       // [count]
+  const float* ahead = nullptr;  // keys to ask for meanwhile, as many as `keys`; may be nullptr
+};
+
 struct RowKernels {
   const char* name = "";
   void (*lane_products)(const LaneProducts& task) = nullptr;
   void (*weighted_sum)(const WeightedSum& task) = nullptr;
   void (*delta_step)(const DeltaStep& task) = nullptr;
+  void (*block_scores)(const BlockScores& task) = nullptr;
 };
 
 const RowKernels& base_row_kernels();
