@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/sequence_store.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -82,14 +83,20 @@ void SequenceStore::commit(SequenceId id, std::span<const int32_t> ids) {
   assert(committed_pages(sequence) <= sequence.pages.size());
 }
 
+bool SequenceStore::owns_pages(const Sequence& sequence, int64_t begin, int64_t end) const {
+  const auto first = static_cast<size_t>(begin / ops::kPageTokens);
+  const std::span<const int32_t> written =
+      sequence.pages.ids().subspan(first, pages_for(end) - first);
+  return std::all_of(written.begin(), written.end(),
+                     [this](int32_t id) { return pool_->ref_count(id) == 1; });
+}
+
 ops::RowSpan SequenceStore::span(SequenceId id, int row_begin, int num_rows) const {
   const Sequence& sequence = at(id);
   const int64_t position = length(id);
   const std::span<const int32_t> pages = sequence.pages.ids();
   assert(pages_for(position + num_rows) <= pages.size());
-  for (size_t index = static_cast<size_t>(position / ops::kPageTokens);
-       index < pages_for(position + num_rows); ++index)
-    assert(pool_->ref_count(pages[index]) == 1);
+  assert(num_rows == 0 || owns_pages(sequence, position, position + num_rows));
   return {.row_begin = row_begin,
           .num_rows = num_rows,
           .position = position,

@@ -67,6 +67,7 @@ class SequenceStore {
   Sequence& at(SequenceId id);
   Result<SequenceId> take_slot();
   Result<SequenceId> adopt(std::vector<int32_t> tokens, const std::byte* slot, PageList pages);
+  bool owns_pages(const Sequence& sequence, int64_t begin, int64_t end) const;
   size_t committed_pages(const Sequence& sequence) const;
 
   const StateLayout& layout_;
