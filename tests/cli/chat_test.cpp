@@ -106,5 +106,15 @@ TEST(ChatTest, AnUnknownCommandIsNotSentToTheModel) {
   EXPECT_EQ(child.wait(), 0);
 }
 
+TEST(ChatTest, LettersOfAnyScriptCanBeTyped) {
+  TerminalChild child(chat());
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
+  child.type("/na\u00EFve\u4E16\u754C\n");
+  ASSERT_TRUE(child.wait_for("unknown command /na\u00EFve\u4E16\u754C")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
+  child.type("/exit\n");
+  EXPECT_EQ(child.wait(), 0);
+}
+
 }  // namespace
 }  // namespace tessera::cli

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 #include <array>
 #include <chrono>
@@ -107,6 +108,17 @@ bool TerminalChild::wait_for(const std::string& text) {
     const ssize_t got = read(terminal_, buffer.data(), buffer.size());
     if (got <= 0) return false;
     output_.append(buffer.data(), static_cast<size_t>(got));
+  }
+  return false;
+}
+
+bool TerminalChild::wait_for_prompt() {
+  const auto deadline = Clock::now() + kPatience;
+  if (!wait_for("> ")) return false;
+  termios settings{};
+  while (Clock::now() < deadline) {
+    if (tcgetattr(terminal_, &settings) == 0 && (settings.c_lflag & ICANON) == 0) return true;
+    poll(nullptr, 0, 1);
   }
   return false;
 }

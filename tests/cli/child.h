@@ -29,8 +29,9 @@ class TerminalChild {
   void type(const std::string& keys) const;
   /// Reads until `text` appears after what earlier calls have found; false after a minute.
   bool wait_for(const std::string& text);
-  /// Waits for the prompt, so that the line editor gets the keys and not the terminal driver.
-  bool wait_for_prompt() { return wait_for("> "); }
+  /// Waits for the prompt and for the line editor behind it: the editor shows the prompt first and
+  /// then takes the terminal over, and a Ctrl-D in between would be lost.
+  bool wait_for_prompt();
   /// Waits for the end, a minute at most; the exit status as in Outcome.
   int wait();
   const std::string& output() const { return output_; }
