@@ -2,20 +2,64 @@
 // libedit behind the two calls that the chat needs.
 #include "cli/line_editor.h"
 
+#include <langinfo.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
+#include <cwchar>
+#include <iterator>
 #include <memory>
+#include <string_view>
 
 #include <editline/readline.h>
 
 #include "cli/terminal.h"
 
 namespace tessera::cli {
+namespace {
+
+/// One byte of standard input, -1 at its end or with Ctrl-C.
+int read_byte() {
+  pollfd sources[] = {{STDIN_FILENO, POLLIN, 0}, {InterruptScope::wake_fd(), POLLIN, 0}};
+  while (!InterruptScope::pending()) {
+    if (poll(sources, std::size(sources), -1) < 0 && errno != EINTR) return -1;
+    if (InterruptScope::pending() || sources[0].revents == 0) continue;
+    unsigned char byte = 0;
+    const ssize_t got = read(STDIN_FILENO, &byte, 1);
+    if (got == 1) return byte;
+    if (got == 0 || errno != EINTR) return -1;
+  }
+  return -1;
+}
+
+/// The next character for the line editor. libedit's own read misses a Ctrl-C that comes just
+/// before.
+int read_symbol(FILE* /*stream*/) {
+  std::mbstate_t state{};
+  for (;;) {
+    const int byte = read_byte();
+    if (byte < 0) return -1;
+    const char unit = static_cast<char>(byte);
+    wchar_t symbol = 0;
+    const size_t used = std::mbrtowc(&symbol, &unit, 1, &state);
+    if (used == static_cast<size_t>(-2)) continue;  // more bytes follow
+    return used == static_cast<size_t>(-1) ? byte : static_cast<int>(symbol);
+  }
+}
+
+}  // namespace
 
 LineEditor::LineEditor() {
-  std::setlocale(LC_CTYPE, "");  // multi-byte characters move the cursor by one place
-  rl_catch_signals = 0;          // Ctrl-C belongs to InterruptScope
+  // Multi-byte characters move the cursor by one place; terminals speak UTF-8 even where the
+  // environment names no locale.
+  std::setlocale(LC_CTYPE, "");
+  if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+  rl_catch_signals = 0;  // Ctrl-C belongs to InterruptScope
+  rl_getc_function = read_symbol;
   using_history();
 }
 

@@ -2,12 +2,14 @@
 // Progress lines, Ctrl-C and messages, for terminals and pipes.
 #include "cli/terminal.h"
 
+#include <fcntl.h>
 #include <tessera/log.h>
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "cli/options.h"
 
@@ -18,11 +20,15 @@ constexpr int kBarCells = 30;
 constexpr std::chrono::milliseconds kQuietTime{300};
 
 std::atomic<bool> interrupted{false};
+std::atomic<int> wake_writer{-1};
 static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
 
 /// A second Ctrl-C before anyone has looked at the first one ends the program.
 void on_interrupt(int /*signal*/) {
   if (interrupted.exchange(true)) _exit(kExitInterrupted);
+  const char byte = 0;
+  // A full pipe wakes its reader as well as another byte would.
+  static_cast<void>(!write(wake_writer, &byte, 1));
 }
 
 const char* level_name(LogLevel level) {
@@ -85,15 +91,30 @@ void Progress::clear() {
 
 InterruptScope::InterruptScope() {
   interrupted = false;
+  int ends[2] = {-1, -1};
+  if (pipe2(ends, O_NONBLOCK | O_CLOEXEC) == 0) {
+    wake_reader_ = ends[0];
+    wake_writer = ends[1];
+  }
   struct sigaction action{};
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
-  // No SA_RESTART: a blocked read of the line editor must come back.
   sigaction(SIGINT, &action, &previous_);
 }
 
-InterruptScope::~InterruptScope() { sigaction(SIGINT, &previous_, nullptr); }
+InterruptScope::~InterruptScope() {
+  sigaction(SIGINT, &previous_, nullptr);
+  close(wake_writer.exchange(-1));
+  close(std::exchange(wake_reader_, -1));
+}
 
-bool InterruptScope::take() { return interrupted.exchange(false); }
+bool InterruptScope::pending() { return interrupted; }
+
+bool InterruptScope::take() {
+  char byte = 0;
+  while (read(wake_reader_, &byte, 1) == 1) {
+  }
+  return interrupted.exchange(false);
+}
 
 }  // namespace tessera::cli

@@ -50,8 +50,13 @@ class InterruptScope {
 
   /// True once after each Ctrl-C.
   static bool take();
+  static bool pending();
+  /// Becomes readable with Ctrl-C, so that whoever waits for keys wakes whatever thread got the
+  /// signal and however early it came.
+  static int wake_fd() { return wake_reader_; }
 
  private:
+  static inline int wake_reader_ = -1;
   struct sigaction previous_{};
 };
 
