@@ -272,8 +272,7 @@ TEST_P(LinearLevel, AnEmptySumIsZero) {
   }
 }
 
-constexpr int kMostLevels = 3;
-INSTANTIATE_TEST_SUITE_P(Levels, LinearLevel, testing::Range(0, kMostLevels));
+INSTANTIATE_TEST_SUITE_P(Levels, LinearLevel, testing::Range(0, kMaxLevels));
 
 TEST(LinearThreads, NeitherThreadsNorNeighboursChangeABit) {
   constexpr Shape kMany[] = {{300, 257}, {3, 257}, {70, 257}};

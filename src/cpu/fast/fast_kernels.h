@@ -20,7 +20,7 @@ void fast_qsa_attend(const ops::QsaAttendArgs& args, Arena& scratch);
 void fast_router(const ops::RouterArgs& args);
 void fast_experts(const ops::ExpertsArgs& args, Arena& scratch);
 
-/// "avx512", "avx2+fma" or "baseline": the level that the SIMD clones resolve to on this machine.
+/// "avx512+vbmi", "avx512", "avx2+fma" or "baseline": what the kernels use on this machine.
 const char* simd_level();
 
 }  // namespace tessera::cpu

@@ -3,6 +3,7 @@
 // Local to the including file: see linear_level.h.
 #pragma once
 
+#include "cpu/fast/linear_f8_lookup.h"
 #include "cpu/fast/linear_level.h"
 #include "cpu/fast/linear_vec.h"
 
@@ -70,26 +71,42 @@ inline constexpr uint8_t kDoubledNan = 0xFE;
   return any;
 }
 
+/// One cache line of weights to vectors, and `most` the largest doubled code of a type whose NaN
+/// codes decode() does not know.
+template <class W, int kSteps>
+[[gnu::always_inline]] inline void decode_line(const unsigned char* line, Vec (&out)[kSteps],
+                                               Codes& most) {
+#if defined(__AVX512VBMI__)
+  if constexpr (W::kScaled) return look_up_f8(line, out);
+#endif
+  if constexpr (W::kScaled)
+    for (int part = 0; part < kLineBytes; part += kVectorBytes) {
+      const Codes codes = load<Codes>(line + part);
+      most = larger(codes + codes, most);
+    }
+  for (int step = 0; step < kSteps; ++step) out[step] = W::decode(line + step * kLanes * W::kBytes);
+}
+
 /// Elements [begin, end), whole cache lines of weights. Short rows start so often that the hardware
 /// never learns where they are, so each step asks for lines of a later block, in address order:
-/// its kN rows are contiguous. `most` collects the largest doubled code.
+/// its kN rows are contiguous.
 template <class W, int kN, int kR>
 [[gnu::always_inline]] inline void dot_lines(const DotInput<kN, kR>& input, int begin, int end,
                                              int64_t ahead, DotSums<kN, kR>& sums, Codes& most) {
-  constexpr int kLine = kLineBytes / W::kBytes;
+  constexpr int kLine = kLineBytes / W::kBytes, kSteps = kLine / kLanes;
   const unsigned char* next = input.weight[0] + ahead;
   for (int k = begin; k < end; k += kLine) {
+    Vec w[kN][kSteps];
     for (int n = 0; n < kN; ++n) {
       const unsigned char* line = input.weight[n] + int64_t{k} * W::kBytes;
       __builtin_prefetch(next + int64_t{k} * W::kBytes * kN + n * kLineBytes, 0, kPrefetchLevel);
-      if constexpr (W::kScaled) {
-        for (int part = 0; part < kLineBytes; part += kVectorBytes) {
-          const Codes codes = load<Codes>(line + part);
-          most = larger(codes + codes, most);
-        }
-      }
+      decode_line<W>(line, w[n], most);
     }
-    for (int step = 0; step < kLine; step += kLanes) dot_step<W>(input, k + step, sums);
+    for (int step = 0; step < kSteps; ++step)
+      for (int r = 0; r < kR; ++r) {
+        const Vec x = load<Vec>(input.x[r] + k + step * kLanes);
+        for (int n = 0; n < kN; ++n) sums.at[n][r] += w[n][step] * x;
+      }
   }
 }
 

@@ -68,14 +68,17 @@ const LevelKernels& base_kernels();
 #if defined(__x86_64__)
 const LevelKernels& avx2_kernels();
 const LevelKernels& avx512_kernels();
+const LevelKernels& avx512_vbmi_kernels();
 #endif
 
 /// The best level that this processor supports.
 const LevelKernels& level_kernels();
 
+inline constexpr int kMaxLevels = 4;
+
 /// All levels that this processor supports, best first; tests run every one.
 struct LevelList {
-  const LevelKernels* levels[3] = {};
+  const LevelKernels* levels[kMaxLevels] = {};
   int count = 0;
 };
 LevelList supported_levels();

@@ -15,6 +15,7 @@ LevelList supported_levels() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
+  if (avx512 && __builtin_cpu_supports("avx512vbmi")) add(avx512_vbmi_kernels());
   if (avx512) add(avx512_kernels());
   if (avx2) add(avx2_kernels());
 #endif
