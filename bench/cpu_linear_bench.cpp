@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -214,7 +215,9 @@ void bench_experts(WeightPool& pool, int rows, ops::Role role, double ceiling) {
 
 }  // namespace
 
-int main() {
+/// Usage: cpu_linear_bench [threads]
+int main(int argc, char** argv) {
+  if (argc > 1) set_num_threads(std::atoi(argv[1]));
   const int threads = num_threads();
 #if TESSERA_OPENBLAS
   openblas_set_num_threads(threads);
