@@ -93,7 +93,7 @@ InterruptScope::InterruptScope() {
   interrupted = false;
   int ends[2] = {-1, -1};
   if (pipe2(ends, O_NONBLOCK | O_CLOEXEC) == 0) {
-    wake_reader_ = ends[0];
+    wake_reader = ends[0];
     wake_writer = ends[1];
   }
   struct sigaction action{};
@@ -105,14 +105,14 @@ InterruptScope::InterruptScope() {
 InterruptScope::~InterruptScope() {
   sigaction(SIGINT, &previous_, nullptr);
   close(wake_writer.exchange(-1));
-  close(std::exchange(wake_reader_, -1));
+  close(std::exchange(wake_reader, -1));
 }
 
 bool InterruptScope::pending() { return interrupted; }
 
 bool InterruptScope::take() {
   char byte = 0;
-  while (read(wake_reader_, &byte, 1) == 1) {
+  while (read(wake_reader, &byte, 1) == 1) {
   }
   return interrupted.exchange(false);
 }

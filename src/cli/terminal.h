@@ -53,10 +53,10 @@ class InterruptScope {
   static bool pending();
   /// Becomes readable with Ctrl-C, so that whoever waits for keys wakes whatever thread got the
   /// signal and however early it came.
-  static int wake_fd() { return wake_reader_; }
+  static int wake_fd() { return wake_reader; }
 
  private:
-  static inline int wake_reader_ = -1;
+  static inline int wake_reader = -1;
   struct sigaction previous_{};
 };
 

@@ -102,7 +102,7 @@ Result<void> FrontierBench::prefill_to(SequenceId sequence, int context, Frontie
   const auto start = std::chrono::steady_clock::now();
   if (auto status = model_.prefill(sequence, std::span(ids_).subspan(begin, count)); !status)
     return status;
-  const double seconds = seconds_since(start);
+  const double seconds = seconds_since(start) - profile_.overhead_seconds();
   row.prefill_tokens_per_second = static_cast<double>(count) / seconds;
   row.prefill_flops = total_cost(profile_).flops / seconds;
   return {};
@@ -126,7 +126,7 @@ Result<void> FrontierBench::decode_from(SequenceId frontier, FrontierRow& row) {
     token = argmax(logits);
     if (token < 0) return fail({.code = Errc::kNumerics, .what = "no finite logit in the bench"});
   }
-  const double seconds = seconds_since(start);
+  const double seconds = seconds_since(start) - profile_.overhead_seconds();
   const ops::Cost cost = total_cost(profile_);
   row.decode_tokens_per_second = options_.decode_tokens / seconds;
   row.decode_bytes_per_token = (cost.bytes_read + cost.bytes_written) / options_.decode_tokens;

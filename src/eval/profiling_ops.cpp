@@ -3,31 +3,35 @@
 
 namespace tessera {
 
-using ops::Ops;
-
-void ProfilingOps::embed(const ops::EmbedArgs& args) { measure("embed", &Ops::embed, args); }
-void ProfilingOps::linear(const ops::LinearArgs& args) { measure("linear", &Ops::linear, args); }
-void ProfilingOps::mixer(const ops::MixerArgs& args) { measure("mixer", &Ops::mixer, args); }
+void ProfilingOps::embed(const ops::EmbedArgs& args) { measure("embed", &ops::Ops::embed, args); }
+void ProfilingOps::linear(const ops::LinearArgs& args) {
+  measure("linear", &ops::Ops::linear, args);
+}
+void ProfilingOps::mixer(const ops::MixerArgs& args) { measure("mixer", &ops::Ops::mixer, args); }
 void ProfilingOps::combine(const ops::CombineArgs& args) {
-  measure("combine", &Ops::combine, args);
+  measure("combine", &ops::Ops::combine, args);
 }
-void ProfilingOps::gdn(const ops::GdnArgs& args) { measure("gdn", &Ops::gdn, args); }
+void ProfilingOps::gdn(const ops::GdnArgs& args) { measure("gdn", &ops::Ops::gdn, args); }
 void ProfilingOps::ngram_gather(const ops::NgramGatherArgs& args) {
-  measure("ngram_gather", &Ops::ngram_gather, args);
+  measure("ngram_gather", &ops::Ops::ngram_gather, args);
 }
-void ProfilingOps::ple_mix(const ops::PleMixArgs& args) { measure("ple_mix", &Ops::ple_mix, args); }
+void ProfilingOps::ple_mix(const ops::PleMixArgs& args) {
+  measure("ple_mix", &ops::Ops::ple_mix, args);
+}
 void ProfilingOps::qsa_front(const ops::QsaFrontArgs& args) {
-  measure("qsa_front", &Ops::qsa_front, args);
+  measure("qsa_front", &ops::Ops::qsa_front, args);
 }
 void ProfilingOps::qsa_select(const ops::QsaSelectArgs& args) {
-  measure("qsa_select", &Ops::qsa_select, args);
+  measure("qsa_select", &ops::Ops::qsa_select, args);
 }
 void ProfilingOps::qsa_attend(const ops::QsaAttendArgs& args) {
-  measure("qsa_attend", &Ops::qsa_attend, args);
+  measure("qsa_attend", &ops::Ops::qsa_attend, args);
 }
-void ProfilingOps::router(const ops::RouterArgs& args) { measure("router", &Ops::router, args); }
+void ProfilingOps::router(const ops::RouterArgs& args) {
+  measure("router", &ops::Ops::router, args);
+}
 void ProfilingOps::experts(const ops::ExpertsArgs& args) {
-  measure("experts", &Ops::experts, args);
+  measure("experts", &ops::Ops::experts, args);
 }
 
 }  // namespace tessera

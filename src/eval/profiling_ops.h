@@ -20,7 +20,12 @@ class ProfilingOps final : public ops::Ops {
   explicit ProfilingOps(ops::Ops& inner) : inner_(inner) {}
 
   const std::map<std::string, OpTotal>& totals() const { return totals_; }
-  void clear() { totals_.clear(); }
+  /// Time spent on counting costs since `clear`: to be taken off a wall time around the ops.
+  double overhead_seconds() const { return overhead_seconds_; }
+  void clear() {
+    totals_.clear();
+    overhead_seconds_ = 0;
+  }
 
   std::string_view name() const override { return inner_.name(); }
   std::vector<ops::KernelNote> kernels() const override { return inner_.kernels(); }
@@ -43,14 +48,17 @@ class ProfilingOps final : public ops::Ops {
   void measure(const char* op, void (ops::Ops::*run)(const Args&), const Args& args) {
     const auto start = std::chrono::steady_clock::now();
     (inner_.*run)(args);
+    const auto end = std::chrono::steady_clock::now();
     OpTotal& total = totals_[op];
-    total.seconds +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    total.seconds += std::chrono::duration<double>(end - start).count();
     total.cost += ops::cost(args);
+    overhead_seconds_ +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - end).count();
   }
 
   ops::Ops& inner_;
   std::map<std::string, OpTotal> totals_{};
+  double overhead_seconds_ = 0;
 };
 
 }  // namespace tessera
