@@ -21,6 +21,7 @@ constexpr std::chrono::milliseconds kQuietTime{300};
 
 std::atomic<bool> interrupted{false};
 std::atomic<int> wake_writer{-1};
+int wake_reader = -1;
 static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
 
 /// A second Ctrl-C before anyone has looked at the first one ends the program.
@@ -109,6 +110,7 @@ InterruptScope::~InterruptScope() {
 }
 
 bool InterruptScope::pending() { return interrupted; }
+int InterruptScope::wake_fd() { return wake_reader; }
 
 bool InterruptScope::take() {
   char byte = 0;

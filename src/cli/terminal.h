@@ -53,10 +53,9 @@ class InterruptScope {
   static bool pending();
   /// Becomes readable with Ctrl-C, so that whoever waits for keys wakes whatever thread got the
   /// signal and however early it came.
-  static int wake_fd() { return wake_reader; }
+  static int wake_fd();
 
  private:
-  static inline int wake_reader = -1;
   struct sigaction previous_{};
 };
 
