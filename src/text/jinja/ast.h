@@ -58,7 +58,7 @@ struct Macro {
   std::vector<ExprPtr> defaults{};  // of the last parameters
   bool uses_varargs = false;
   bool uses_kwargs = false;
-  Block body{};
+  Block body;  // no initialiser: Statement is still incomplete here
 };
 
 enum class StatementKind {

@@ -137,7 +137,7 @@ bool contains(Run& run, const Value& container, const Value& item) {
   switch (container.kind()) {
     case Kind::kString:
       if (item.is_string()) {
-        run.spend(container.text().size() / kBytesPerStep);
+        run.spend_on(container.text());
         return strings::find(container.text(), item.text()) != std::string_view::npos;
       }
       run.fail_type(std::string("'in <string>' needs a string on the left, not ") +

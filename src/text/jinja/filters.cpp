@@ -25,16 +25,15 @@ bool has_filter(std::string_view name) { return find_filter(name) != nullptr; }
 Value apply_filter(Run& run, std::string_view name, const Value& value,
                    const Arguments& arguments) {
   const Builtin filter = find_filter(name);
-  if (filter != nullptr && run.spend()) return filter(run, value, arguments);
-  run.fail_unsupported("the filter '" + std::string(name) + "'");
-  return {};
+  if (filter == nullptr) run.fail_unsupported("the filter '" + std::string(name) + "'");
+  return run.ok() && spend_on(run, value) ? filter(run, value, arguments) : Value{};
 }
 
 int64_t length_of(Run& run, const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined: return 0;
     case Kind::kString:
-      run.spend(value.text().size() / kBytesPerStep);
+      run.spend_on(value.text());
       return static_cast<int64_t>(strings::length(value.text()));
     case Kind::kList:
     case Kind::kTuple:

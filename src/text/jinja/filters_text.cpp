@@ -58,6 +58,7 @@ Value indent(Run& run, const Value& value, const Arguments& arguments) {
       width.is_string() ? width : repeat_text(run, " ", width.as_integer().value_or(0));
   if (!width.is_string() && !width.as_integer()) run.fail_type("indent needs a width or a text");
   if (!run.ok()) return {};
+  if (!run.allocate(value.text().size() * sizeof(std::string))) return {};
   const auto lines = strings::split_lines(value.text() + "\n");
   if (!run.allocate(lines.size() * unit.text().size() + value.text().size())) return {};
   std::string out = first ? unit.text() : std::string();

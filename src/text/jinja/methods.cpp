@@ -139,7 +139,7 @@ bool is_changing_method(const Value& self, std::string_view name) {
 
 Value call_method(Run& run, const Value& self, std::string_view name, const Arguments& arguments) {
   const Builtin method = find_method(self, name);
-  if (method != nullptr) return method(run, self, arguments);
+  if (method != nullptr) return spend_on(run, self) ? method(run, self, arguments) : Value{};
   run.fail_unsupported(std::string(self.type_name()) + "." + std::string(name) + "()");
   return {};
 }

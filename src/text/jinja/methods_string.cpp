@@ -44,6 +44,17 @@ Value stripped(Run& run, const Value& self, const Arguments& arguments) {
   return make_string(run, std::string(kStrip(self.text(), chars)));
 }
 
+/// Pays for the parts of a split before they exist. `may_split` accepts every byte that can.
+bool afford_parts(Run& run, std::string_view text, bool (*may_split)(unsigned char)) {
+  const auto marks = std::count_if(text.begin(), text.end(), [&](char byte) {
+    return may_split(static_cast<unsigned char>(byte));
+  });
+  return run.allocate(static_cast<uint64_t>(marks + 1) * sizeof(std::string));
+}
+
+/// Control characters, the space and the lead bytes of wider white space.
+bool may_be_space(unsigned char byte) { return byte <= ' ' || byte >= 0xC2; }
+
 Value text_list(Run& run, std::vector<std::string> parts) {
   List items;
   for (std::string& part : parts) {
@@ -60,14 +71,19 @@ Value split(Run& run, const Value& self, const Arguments& arguments) {
   const int64_t limit = reader.integer("maxsplit", -1);
   reader.done();
   if (separator && separator->empty()) run.fail_type("empty separator");
-  if (!run.spend(self.text().size() / kBytesPerStep)) return {};
-  return text_list(run, kSplit(self.text(), separator, limit));
+  if (!run.ok()) return {};
+  const bool affordable =
+      separator ? run.allocate(static_cast<uint64_t>(strings::count(self.text(), *separator)) *
+                               sizeof(std::string))
+                : afford_parts(run, self.text(), may_be_space);
+  return affordable ? text_list(run, kSplit(self.text(), separator, limit)) : Value{};
 }
 
 Value split_lines(Run& run, const Value& self, const Arguments& arguments) {
   ArgumentReader reader(run, "splitlines", arguments);
   const bool keep_ends = reader.flag("keepends");
   reader.done();
+  if (!afford_parts(run, self.text(), may_be_space)) return {};
   return text_list(run, strings::split_lines(self.text(), keep_ends));
 }
 
@@ -94,7 +110,7 @@ Value with_affix(Run& run, const Value& self, const Arguments& arguments) {
   const List choices = affix.is(Kind::kTuple) ? affix.items() : List{affix};
   for (const Value& choice : choices) {
     if (!choice.is_string()) run.fail_type("expected a string or a tuple of strings");
-    if (!run.spend()) return {};
+    if (!run.ok() || !run.spend_on(choice.text())) return {};
     if (has_affix(self.text(), choice.text(), kAtStart)) return Value::boolean(true);
   }
   return Value::boolean(false);
@@ -146,7 +162,7 @@ Value find(Run& run, const Value& self, const Arguments& arguments) {
   if (reader.has("start")) run.fail_unsupported("find() with a position");
   reader.done();
   const std::string& text = self.text();
-  if (!run.spend(text.size() / kBytesPerStep)) return {};
+  if (!run.ok()) return {};
   const size_t hit = kFromRight ? strings::rfind(text, wanted) : strings::find(text, wanted);
   if (hit == std::string::npos) {
     if (kRaises) run.fail_type("substring not found");
@@ -161,8 +177,7 @@ Value count(Run& run, const Value& self, const Arguments& arguments) {
   const std::string wanted = text_argument(run, reader, "sub");
   const std::string text = window(run, self, reader);
   reader.done();
-  return run.spend(text.size() / kBytesPerStep) ? Value::integer(strings::count(text, wanted))
-                                                : Value{};
+  return run.ok() ? Value::integer(strings::count(text, wanted)) : Value{};
 }
 
 template <bool (*kTest)(uint32_t)>

@@ -129,7 +129,7 @@ void Printer::append_range(const Range& range) {
 class JsonPrinter {
  public:
   JsonPrinter(Run& run, const JsonStyle& style, bool sort_keys)
-      : run_(run), writer_(out_, style), sort_keys_(sort_keys) {}
+      : run_(run), style_(style), writer_(out_, style), sort_keys_(sort_keys) {}
 
   std::string print(const Value& value) {
     append(value);
@@ -139,17 +139,28 @@ class JsonPrinter {
  private:
   void append(const Value& value);
   void append_dict(const Dict& dict);
+  bool afford(const Value& value) const;
   std::string key_text(const Value& key);
 
   Run& run_;
   std::string out_{};
+  const JsonStyle& style_;
   JsonWriter writer_;
   bool sort_keys_;
+  int nesting_ = 0;
 };
 
+/// Layout may be longer than the values: a template chooses separators and indentation.
+bool JsonPrinter::afford(const Value& value) const {
+  const uint64_t text = value.is_string() ? value.text().size() : sizeof(Value);
+  const uint64_t layout = style_.item_separator.size() + style_.key_separator.size() +
+                          2 * style_.indent.size() * static_cast<uint64_t>(nesting_);
+  return run_.spend() && run_.allocate(text + layout);
+}
+
 void JsonPrinter::append(const Value& value) {
-  if (!run_.spend() || !run_.allocate(value.is_string() ? value.text().size() : sizeof(Value)))
-    return;
+  const DepthGuard guard(nesting_);
+  if (!afford(value)) return;
   switch (value.kind()) {
     case Kind::kNone: writer_.null(); return;
     case Kind::kBool: writer_.boolean(value.get<bool>()); return;
@@ -203,6 +214,7 @@ void JsonPrinter::append_dict(const Dict& dict) {
   writer_.begin_object();
   for (const auto* entry : entries) {
     if (!run_.ok()) break;
+    if (!afford(entry->first)) break;
     writer_.key(key_text(entry->first));
     append(entry->second);
   }

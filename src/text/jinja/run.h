@@ -7,21 +7,22 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tessera::jinja {
 
 /// String bytes that count as much work as one evaluated node.
-inline constexpr uint64_t kBytesPerStep = 64;
+inline constexpr uint64_t kBytesPerStep = 16;
 
 struct Limits {
   size_t source_bytes = size_t{1} << 20;
   size_t output_bytes = size_t{64} << 20;
-  uint64_t steps = 20'000'000;                 // nodes evaluated, items visited, comparisons
-  uint64_t created_bytes = uint64_t{1} << 30;  // all values made during one render, freed or not
-  int parse_depth = 100;                       // open brackets, prefix operators and blocks
-  int tree_depth = 250;                        // operators on one path, e.g. a + b + c + ...
-  int eval_depth = 1000;                       // the same across macro calls
-  int value_depth = 100;                       // lists in lists
+  uint64_t steps = 20'000'000;                   // nodes evaluated, items visited, comparisons
+  uint64_t created_bytes = uint64_t{512} << 20;  // all values made during one render, freed or not
+  int parse_depth = 100;                         // open brackets, prefix operators and blocks
+  int tree_depth = 250;                          // operators on one path, e.g. a + b + c + ...
+  int eval_depth = 1000;                         // the same across macro calls
+  int value_depth = 100;                         // lists in lists
 };
 
 /// Failures stick: after the first one every helper returns early with a harmless value, loops
@@ -42,6 +43,7 @@ class Run {
 
   /// Each returns false when the run has failed, now or before.
   bool spend(uint64_t steps = 1);
+  bool spend_on(std::string_view text) { return spend(1 + text.size() / kBytesPerStep); }
   bool allocate(uint64_t bytes);
   bool check_depth(int depth, int limit, const char* what);
 

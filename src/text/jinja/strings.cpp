@@ -3,6 +3,7 @@
 #include "text/jinja/strings.h"
 
 #include <utf8proc.h>
+#include <algorithm>
 
 #include "text/unicode.h"
 
@@ -48,12 +49,23 @@ void for_each(std::string_view text, Fn&& fn) {
   }
 }
 
-bool is_stripped(uint32_t code_point, std::optional<std::string_view> chars) {
-  if (!chars) return is_space(code_point);
-  bool found = false;
-  for_each(*chars, [&](uint32_t wanted) { found = found || wanted == code_point; });
-  return found;
-}
+/// What strip() removes; sorted, because a template may give a very long list.
+class StripSet {
+ public:
+  explicit StripSet(std::optional<std::string_view> chars) : spaces_(!chars) {
+    if (!chars) return;
+    for_each(*chars, [&](uint32_t code_point) { sorted_.push_back(code_point); });
+    std::sort(sorted_.begin(), sorted_.end());
+  }
+  bool contains(uint32_t code_point) const {
+    return spaces_ ? is_space(code_point)
+                   : std::binary_search(sorted_.begin(), sorted_.end(), code_point);
+  }
+
+ private:
+  bool spaces_;
+  std::vector<uint32_t> sorted_{};
+};
 
 bool is_cased(uint32_t code_point) {
   return is_upper(code_point) || is_lower(code_point) ||
@@ -165,19 +177,21 @@ std::string title_filter(std::string_view text) {
 }
 
 std::string_view strip_left(std::string_view text, std::optional<std::string_view> chars) {
+  const StripSet stripped(chars);
   while (!text.empty()) {
     const auto point = code_point_at(text, 0);
-    if (!is_stripped(point.value, chars)) break;
+    if (!stripped.contains(point.value)) break;
     text.remove_prefix(point.length);
   }
   return text;
 }
 
 std::string_view strip_right(std::string_view text, std::optional<std::string_view> chars) {
+  const StripSet stripped(chars);
   while (!text.empty()) {
     size_t start = text.size() - 1;
     while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
-    if (!is_stripped(code_point_at(text, start).value, chars)) break;
+    if (!stripped.contains(code_point_at(text, start).value)) break;
     text = text.substr(0, start);
   }
   return text;

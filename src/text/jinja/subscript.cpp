@@ -49,7 +49,7 @@ std::optional<Value> item_at(Run& run, const Value& container, int64_t index) {
   }
   if (container.is_string()) {
     const std::string& text = container.text();
-    if (!run.spend(text.size() / kBytesPerStep)) return std::nullopt;
+    if (!run.allocate(text.size() * sizeof(size_t))) return std::nullopt;
     const auto starts = strings::character_starts(text);
     const auto at = position(index, static_cast<int64_t>(starts.size()) - 1);
     if (!at) return std::nullopt;
@@ -109,7 +109,7 @@ std::optional<SliceBounds> slice_bounds(Run& run, int64_t size, const Value& sta
 
 Value slice_text(Run& run, const std::string& text, const Value& start, const Value& stop,
                  const Value& step) {
-  if (!run.spend(text.size() / kBytesPerStep)) return {};
+  if (!run.allocate(text.size() * sizeof(size_t))) return {};
   const auto starts = strings::character_starts(text);
   const auto size = static_cast<int64_t>(starts.size()) - 1;
   const auto bounds = slice_bounds(run, size, start, stop, step);

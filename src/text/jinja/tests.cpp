@@ -184,7 +184,7 @@ bool has_test(std::string_view name) { return find_test(name) != nullptr; }
 
 bool apply_test(Run& run, std::string_view name, const Value& value, const Arguments& arguments) {
   const Predicate test = find_test(name);
-  if (test != nullptr) return run.spend() && test(run, value, arguments) && run.ok();
+  if (test != nullptr) return spend_on(run, value) && test(run, value, arguments) && run.ok();
   run.fail_unsupported("the test '" + std::string(name) + "'");
   return false;
 }

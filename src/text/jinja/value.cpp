@@ -13,6 +13,9 @@
 namespace tessera::jinja {
 namespace {
 
+// What a string and a dict entry really take, with their control blocks and tree nodes.
+constexpr uint64_t kStringBytes = 96;
+constexpr uint64_t kEntryBytes = 256;
 constexpr double kInt64Bound = 9223372036854775808.0;  // 2^63
 
 std::shared_ptr<const Sequence> make_sequence(Run& run, List items) {
@@ -189,14 +192,19 @@ std::optional<std::string> hash_key(Run& run, const Value& value) {
       if (!run.allocate(value.text().size())) return std::nullopt;
       return "s" + value.text();
     case Kind::kTuple: return hash_tuple(run, value);
-    default: run.fail_type(std::string("unhashable type: '") + value.type_name() + "'");
+    case Kind::kNamespace:
+      return "o" + std::to_string(reinterpret_cast<uintptr_t>(value.get<Namespace*>()));
+    case Kind::kList:
+    case Kind::kDict:
+      run.fail_type(std::string("unhashable type: '") + value.type_name() + "'");
+      break;
+    default: run.fail_unsupported(std::string("a key of type ") + value.type_name());
   }
   return std::nullopt;
 }
 
 Value make_string(Run& run, std::string text) {
-  return run.allocate(text.size() + sizeof(std::string)) ? Value::literal(std::move(text))
-                                                         : Value{};
+  return run.allocate(text.size() + kStringBytes) ? Value::literal(std::move(text)) : Value{};
 }
 
 Value make_list(Run& run, List items) {
@@ -230,7 +238,11 @@ Value make_function(Run& run, Function function) {
 
 void dict_set(Run& run, Dict& dict, const Value& key, Value value) {
   auto hash = hash_key(run, key);
-  if (hash && run.allocate(sizeof(Dict::Entry))) dict.set(std::move(*hash), key, std::move(value));
+  if (hash && run.allocate(kEntryBytes)) dict.set(std::move(*hash), key, std::move(value));
+}
+
+bool spend_on(Run& run, const Value& value) {
+  return value.is_string() ? run.spend_on(value.text()) : run.spend();
 }
 
 List iterate(Run& run, const Value& value) {

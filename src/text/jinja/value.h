@@ -162,6 +162,9 @@ Value make_dict(Run& run, Dict dict);
 Value make_function(Run& run, Function function);
 void dict_set(Run& run, Dict& dict, const Value& key, Value value);
 
+/// Pays for reading the whole of a string; other values pay item by item elsewhere.
+bool spend_on(Run& run, const Value& value);
+
 /// Remaining items of anything iterable; consumes iterators. Fails the run otherwise.
 List iterate(Run& run, const Value& value);
 
