@@ -11,7 +11,7 @@ namespace {
 using namespace tessera;
 
 constexpr std::string_view kContext =
-    R"({"a": 7, "f": -2.5, "s": "Grüße <b>", "l": [3, 1, 2], "w": ["b", "A"], "n": null,
+    R"({"a": 7, "f": -2.5, "s": "Gr\u00fc\u00dfe <b>", "l": [3, 1, 2], "w": ["b", "A"], "n": null,
         "d": {"name": "x", "items": [1, {"k": "v"}]}, "big": 18446744073709551616,
         "messages": [{"role": "user", "content": " hi "}, {"role": "tool", "content": null}]})";
 
