@@ -138,7 +138,7 @@ struct Bf16Weight {
 /// E4M3 through FP16, which has one exponent bit more: sign extension puts copies of the sign above
 /// the code, one shift places it and the mask keeps one. The exponent bias is off by 8, so values
 /// are short by kUnit. A float built the same way would be subnormal for small codes, and x86
-/// multiplies those a hundred times slower.
+/// multiplies those several times slower.
 struct F8Weight {
   static constexpr int kBytes = 1;
   static constexpr int kPerWord = 4;
