@@ -15,12 +15,15 @@ constexpr double kInt = sizeof(int32_t);
 constexpr double kMulAdd = 2;
 constexpr double kAxes = 3;
 
+int scale_rows(const LinearWeight& weight) {
+  return (weight.out_features + kScaleBlock - 1) / kScaleBlock;
+}
+
 double weight_bytes(const LinearWeight& weight) {
   if (!weight) return 0;
   double bytes = static_cast<double>(weight.bytes());
   if (weight.scale != nullptr)
-    bytes += static_cast<double>(sizeof(*weight.scale)) * weight.scale_cols() *
-             ((weight.out_features + kScaleBlock - 1) / kScaleBlock);
+    bytes += static_cast<double>(sizeof(*weight.scale)) * weight.scale_cols() * scale_rows(weight);
   return bytes;
 }
 
@@ -186,7 +189,8 @@ Cost cost(const QsaFrontArgs& args) {
                         kRotateFlops * rotated_heads * shape.rotary_dim);
   for (const RowSpan& span : args.batch.spans) {
     const int64_t end = span.position + span.num_rows;
-    const auto completed = static_cast<double>(end / shape.block - span.position / shape.block);
+    const int64_t blocks = end / shape.block - span.position / shape.block;
+    const auto completed = static_cast<double>(blocks);
     total.bytes_written +=
         completed * shape.index_dim * static_cast<double>(dtype_bytes(args.cache.index_keys.dtype));
     total.flops += completed * shape.index_dim * (shape.block + kMulAdd);

@@ -138,9 +138,11 @@ TEST_P(QsaSelectOpTest, ScoresInsideOneCoarseBin) {
 TEST_P(QsaSelectOpTest, TiesAtTheCutGoToTheLowerBlock) {
   Random random(63);
   for (const size_t count : kLengths)
-    for (const int levels : {2, 3, 40})
+    for (const int levels : {2, 3, 40}) {
+      const int middle = levels / 2;
       ASSERT_NO_FATAL_FAILURE(expect_exact(generate(
-          count, [&](size_t) { return static_cast<float>(random.below(levels) - levels / 2); })));
+          count, [&](size_t) { return static_cast<float>(random.below(levels) - middle); })));
+    }
 }
 
 TEST_P(QsaSelectOpTest, NanRanksBelowEveryNumber) {

@@ -23,7 +23,7 @@ Value ArgumentReader::optional(std::string_view name, Value otherwise) {
     ++keywords_taken_;
     return keyword->second;
   }
-  return positional ? arguments_.positional[next_++] : std::move(otherwise);
+  return positional ? arguments_.positional[next_++] : otherwise;
 }
 
 Value ArgumentReader::required(std::string_view name) {

@@ -34,7 +34,7 @@ Value map_attribute(Run& run, const Value& value, const Arguments& arguments) {
   for (const Value& item : iterate(run, value)) {
     Value part = by_path(run, item, path);
     if (!run.ok()) return {};
-    mapped.push_back(part.is_undefined() && !otherwise.is_none() ? otherwise : std::move(part));
+    mapped.push_back(part.is_undefined() && !otherwise.is_none() ? otherwise : part);
   }
   return make_iterator(run, std::move(mapped));
 }
