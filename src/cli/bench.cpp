@@ -12,6 +12,7 @@ namespace tessera::cli {
 namespace {
 
 constexpr double kGiga = 1e9;
+constexpr double kMega = 1e6;
 constexpr double kMebi = 1024.0 * 1024.0;
 constexpr double kMillisecond = 1e-3;
 
@@ -29,26 +30,29 @@ void print_ceiling(const MachineCeiling& ceiling) {
 
 void print_frontiers(const BenchReport& report) {
   const MachineCeiling& ceiling = report.ceiling;
-  std::printf("%8s %14s %10s %7s %14s %10s %7s %10s\n", "context", "prefill tok/s", "GFLOP/s",
-              "% gemm", "decode tok/s", "GB/s", "% read", "RSS MiB");
+  std::printf("%8s %14s %10s %7s %13s %10s %8s %7s %7s %8s\n", "context", "prefill tok/s",
+              "GFLOP/s", "% gemm", "decode tok/s", "MB/token", "GB/s", "% read", "% copy",
+              "RSS MiB");
   for (const FrontierRow& row : report.frontiers) {
-    std::printf("%8d %14.1f %10.2f %7.1f %14.2f %10.2f %7.1f %10.0f\n", row.context,
+    std::printf("%8d %14.1f %10.2f %7.1f %13.2f %10.2f %8.2f %7.1f %7.1f %8.0f\n", row.context,
                 row.prefill_tokens_per_second, row.prefill_flops / kGiga,
                 percent(row.prefill_flops, ceiling.gemm_flops), row.decode_tokens_per_second,
-                row.decode_bytes_per_second / kGiga,
+                row.decode_bytes_per_token / kMega, row.decode_bytes_per_second / kGiga,
                 percent(row.decode_bytes_per_second, ceiling.read_bytes_per_second),
+                percent(row.decode_bytes_per_second, ceiling.copy_bytes_per_second),
                 row.peak_rss_bytes / kMebi);
   }
 }
 
-void print_ops(const char* title, const std::vector<OpTiming>& timings, const MachineCeiling& top) {
+void print_ops(const std::string& title, const std::vector<OpTiming>& timings,
+               const MachineCeiling& top) {
   if (timings.empty()) return;
   double total = 0.0;
   for (const OpTiming& timing : timings) total += timing.seconds;
-  std::printf("\n%-20s %10s %7s %10s %7s %10s %7s\n", title, "ms", "share", "GB/s", "% read",
-              "GFLOP/s", "% gemm");
+  std::printf("\n%-24s %10s %7s %10s %7s %10s %7s\n", title.c_str(), "ms", "share", "GB/s",
+              "% read", "GFLOP/s", "% gemm");
   for (const OpTiming& timing : timings) {
-    std::printf("%-20s %10.2f %6.1f%% %10.2f %7.1f %10.2f %7.1f\n", timing.op.c_str(),
+    std::printf("%-24s %10.2f %6.1f%% %10.2f %7.1f %10.2f %7.1f\n", timing.op.c_str(),
                 timing.seconds / kMillisecond, percent(timing.seconds, total),
                 timing.bytes_per_second / kGiga,
                 percent(timing.bytes_per_second, top.read_bytes_per_second), timing.flops / kGiga,
@@ -60,8 +64,9 @@ void print_text_report(const BenchReport& report) {
   std::printf("model       %s\n", report.model.c_str());
   print_ceiling(report.ceiling);
   print_frontiers(report);
-  print_ops("decode", report.decode_ops, report.ceiling);
-  print_ops("prefill", report.prefill_ops, report.ceiling);
+  const std::string last = std::to_string(report.frontiers.back().context);
+  print_ops("decode at " + last, report.decode_ops, report.ceiling);
+  print_ops("prefill up to " + last, report.prefill_ops, report.ceiling);
 }
 
 void write_ceiling(JsonWriter& json, const MachineCeiling& ceiling) {
