@@ -36,8 +36,8 @@ struct FrontierRow {
   int context = 0;                       // tokens before the first generated one
   double prefill_tokens_per_second = 0;  // of the rows between the previous frontier and this one
   double prefill_flops = 0;              // achieved
-  double decode_tokens_per_second = 0;
-  double decode_bytes_per_token = 0;  // weights and state, each once
+  double decode_tokens_per_second = 0;   // of the median token
+  double decode_bytes_per_token = 0;     // weights and state, each once
   double decode_bytes_per_second = 0;
   double peak_rss_bytes = 0;
 };
