@@ -67,16 +67,10 @@ Result<Session> open_session(EngineOptions options, bool with_template) {
     if (!loaded) return fail(loaded.error());
     chat = std::move(*loaded);
   }
+  // Rows of the head beyond the tokenizer were never trained; a larger tokenizer fails the load.
+  options.valid_vocab = tokenizer->vocab_size();
   auto engine = load_engine(std::move(options));
   if (!engine) return fail(engine.error());
-  const int vocab = (*engine)->info().vocab_size;
-  if (tokenizer->vocab_size() > vocab) {
-    return fail({.code = Errc::kMismatch,
-                 .what = "tokenizer and weights belong to different models",
-                 .where = dir,
-                 .expected = "at most " + std::to_string(vocab) + " token ids",
-                 .found = std::to_string(tokenizer->vocab_size())});
-  }
   return Session{
       .engine = std::move(*engine), .tokenizer = std::move(*tokenizer), .chat = std::move(chat)};
 }

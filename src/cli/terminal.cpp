@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <utility>
@@ -28,8 +29,10 @@ static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler
 void on_interrupt(int /*signal*/) {
   if (interrupted.exchange(true)) _exit(kExitInterrupted);
   const char byte = 0;
+  const int code = errno;  // the interrupted code may be about to read it
   // A full pipe wakes its reader as well as another byte would.
   static_cast<void>(!write(wake_writer, &byte, 1));
+  errno = code;
 }
 
 const char* level_name(LogLevel level) {

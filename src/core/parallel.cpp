@@ -5,9 +5,12 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cassert>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,7 +22,7 @@ constexpr int kMaxThreads = 1024;
 // Loops of one token follow each other within microseconds: worth waiting for awake.
 constexpr int kSpins = 4000;
 
-std::atomic<int> requested_threads{0};
+thread_local int requested_threads = 0;
 thread_local bool inside_loop = false;
 
 int usable_cores() {
@@ -77,7 +80,8 @@ class Pool {
     done_.store(0, std::memory_order_release);
     failure_ = nullptr;
     claim_.store(Claim{generation, 0}, std::memory_order_release);
-    generation_.store(generation, std::memory_order_release);
+    // An exchange, not a store: the notification must not look for sleepers before it is visible.
+    generation_.exchange(generation);
     generation_.notify_all();
 
     work(generation, 0);
@@ -97,7 +101,11 @@ class Pool {
   void grow(int workers) {
     while (static_cast<int>(threads_.size()) < std::min(workers, kMaxThreads)) {
       const int thread = static_cast<int>(threads_.size()) + 1;
-      threads_.emplace_back([this, thread, seen = generation_.load()] { worker(thread, seen); });
+      try {
+        threads_.emplace_back([this, thread, seen = generation_.load()] { worker(thread, seen); });
+      } catch (const std::system_error&) {
+        return;  // the system grants no more: the others take the shares
+      }
     }
   }
 
@@ -159,12 +167,10 @@ Pool& pool() {
 
 void set_num_threads(int threads) { requested_threads = std::min(threads, kMaxThreads); }
 
-int num_threads() {
-  const int requested = requested_threads.load(std::memory_order_relaxed);
-  return requested > 0 ? requested : usable_cores();
-}
+int num_threads() { return requested_threads > 0 ? requested_threads : usable_cores(); }
 
 void run_shares(int64_t shares, int team, ShareFn fn) {
+  assert(shares < std::numeric_limits<uint32_t>::max());
   const auto threads = static_cast<int>(std::min<int64_t>(team, shares));
   const bool parallel = threads > 1 && !inside_loop;
   if (parallel && pool().run(shares, threads, fn)) return;

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// Threads that loops use, the caller included; 0 restores the number of usable cores.
-/// Process-wide.
+/// Threads that loops started by this thread use, itself included; 0 restores the number of usable
+/// cores. Per thread: two engines cannot change each other's count between sizing and running.
 void set_num_threads(int threads);
 int num_threads();
 

@@ -26,7 +26,8 @@ void bind_vocabulary(WeightBinder& binder, const std::string& prefix, const Mode
                                                            config.hidden, WeightPart::kLmHead);
 }
 
-void bind_trunk(WeightBinder& binder, const ModelConfig& config, ModelWeights& weights) {
+void bind_trunk(WeightBinder& binder, const ModelConfig& config, ModelWeights& weights,
+                const std::function<void(double fraction)>& on_progress) {
   const std::string prefix = config.text_only_names ? "model." : "model.language_model.";
   bind_vocabulary(binder, prefix, config, weights);
   weights.final_mixer = bind_mixer(binder, prefix + "hyper_connection_mixer.", config, false);
@@ -38,16 +39,18 @@ void bind_trunk(WeightBinder& binder, const ModelConfig& config, ModelWeights& w
       weights.ple.push_back(
           bind_ple(binder, layer_prefix + "ple.", config.ple_index(layer), config));
     }
+    if (on_progress) on_progress(static_cast<double>(layer + 1) / config.num_layers());
   }
 }
 
 }  // namespace
 
 Result<ModelWeights> bind_weights(const ModelConfig& config,
-                                  std::shared_ptr<const Checkpoint> checkpoint) {
+                                  std::shared_ptr<const Checkpoint> checkpoint,
+                                  const std::function<void(double fraction)>& on_progress) {
   ModelWeights weights;
   WeightBinder binder(*checkpoint, weights);
-  bind_trunk(binder, config, weights);
+  bind_trunk(binder, config, weights, on_progress);
   if (binder.error()) return fail(binder.error().get());
 
   Result<std::vector<std::string>> ignored = name_ignored(*checkpoint, binder);

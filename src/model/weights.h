@@ -5,6 +5,7 @@
 #include <tessera/engine.h>
 #include <tessera/error.h>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -79,6 +80,7 @@ struct ModelWeights {
 /// Consumes or names every tensor of the checkpoint and fills every parameter, or says which one is
 /// wrong.
 Result<ModelWeights> bind_weights(const ModelConfig& config,
-                                  std::shared_ptr<const Checkpoint> checkpoint);
+                                  std::shared_ptr<const Checkpoint> checkpoint,
+                                  const std::function<void(double fraction)>& on_progress = {});
 
 }  // namespace tessera

@@ -124,7 +124,14 @@ EngineStats Engine::stats() const { return impl_->loop.stats(); }
 
 Result<void> Engine::save_state(const StateHandle& state, const std::string& path) const {
   if (!state) return fail(invalid("no state to save", "a state handle", "none"));
-  return save_state_file(*state, impl_->loop.model().state_identity(), path);
+  const LoadedModel& model = impl_->loop.model();
+  if (state->pages().pool() != model.store().shared_pool())
+    return fail({.code = Errc::kMismatch,
+                 .what = "state of another engine",
+                 .where = path,
+                 .expected = "a state that this engine made or loaded",
+                 .found = "a state of another one"});
+  return save_state_file(*state, model.state_identity(), path);
 }
 
 Result<StateHandle> Engine::load_state(const std::string& path) {

@@ -2,7 +2,9 @@
 #include "runtime/engine_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "core/log.h"
@@ -52,24 +54,32 @@ EngineStats EngineLoop::stats() const {
 void EngineLoop::work() {
   set_num_threads(model_->options().threads);
   while (wait_for_work()) {
-    // Out of memory or a broken environment fails the requests it hit; the engine lives on.
-    try {
-      admit();
-      drop_cancelled();
-      run_round();
-    } catch (const std::exception& exception) {
-      fail_all({.code = Errc::kInternal, .what = "round failed", .found = exception.what()});
-    }
+    drop_cancelled();
+    admit();
+    run_round();
     std::erase_if(running_, [](const RunningRequest& running) { return running.done; });
     publish_stats();
   }
-  fail_all({.code = Errc::kCancelled, .what = "the engine was shut down"});
+  end_all({.code = Errc::kCancelled, .what = "the engine was shut down"});
 }
 
 bool EngineLoop::wait_for_work() {
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [this] { return stop_ || !queue_.empty() || !running_.empty(); });
   return !stop_;
+}
+
+/// Runs `work` and turns an exception into an error: what the environment denies to one request
+/// must not end the others or the engine.
+template <class Work>
+auto EngineLoop::guarded(Work&& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return fail({.code = Errc::kOutOfMemory, .what = "out of memory"});
+  } catch (const std::exception& exception) {
+    return fail({.code = Errc::kInternal, .what = "round failed", .found = exception.what()});
+  }
 }
 
 void EngineLoop::admit() {
@@ -81,17 +91,23 @@ void EngineLoop::admit() {
       queued = std::move(queue_.front());
       queue_.pop_front();
     }
-    Result<RunningRequest> running = start(queued);
+    Result<RunningRequest> running = guarded([&] { return start(queued); });
     if (running) {
       running_.push_back(std::move(*running));
     } else {
-      Event event;
-      event.kind = Event::Kind::kFinished;
-      event.reason = FinishReason::kError;
-      event.error = std::move(running.error());
-      queued.out->push(std::move(event));
+      refuse(queued, FinishReason::kError, std::move(running.error()));
     }
   }
+}
+
+/// The last event of a request that never ran.
+void EngineLoop::refuse(const Queued& queued, FinishReason reason, std::optional<Error> error) {
+  Event event;
+  event.kind = Event::Kind::kFinished;
+  event.reason = reason;
+  event.usage.prompt_tokens = static_cast<int>(queued.request.prompt.size());
+  event.error = std::move(error);
+  queued.out->push(std::move(event));
 }
 
 Result<RunningRequest> EngineLoop::start(Queued& queued) {
@@ -126,6 +142,12 @@ void EngineLoop::drop_cancelled() {
   for (RunningRequest& running : running_)
     if (running.out->cancelled) finish(running, FinishReason::kCancelled);
   std::erase_if(running_, [](const RunningRequest& running) { return running.done; });
+  const std::lock_guard lock(mutex_);
+  std::erase_if(queue_, [](const Queued& queued) {
+    if (!queued.out->cancelled) return false;
+    refuse(queued, FinishReason::kCancelled);
+    return true;
+  });
 }
 
 void EngineLoop::run_round() {
@@ -133,10 +155,13 @@ void EngineLoop::run_round() {
   for (const RunningRequest& running : running_) views.push_back(running.view());
   const Round round = plan_round(views, model_->options().prefill_chunk);
   if (!round.decode.empty()) run_decode(round.decode);
-  if (round.prefill) run_prefill(running_[round.prefill->index], round.prefill->rows);
+  if (!round.prefill) return;
+  RunningRequest& running = running_[round.prefill->index];
+  auto status = guarded([&] { return run_prefill(running, round.prefill->rows); });
+  if (!status) finish(running, FinishReason::kError, std::move(status.error()));
 }
 
-void EngineLoop::run_prefill(RunningRequest& running, int rows) {
+Result<void> EngineLoop::run_prefill(RunningRequest& running, int rows) {
   const auto begin = static_cast<size_t>(running.position);
   const SequenceRows work{
       .sequence = running.sequence.id(),
@@ -148,25 +173,28 @@ void EngineLoop::run_prefill(RunningRequest& running, int rows) {
   } else if (last_chunk) {
     logit_rows.push_back(rows - 1);
   }
-  if (auto status = model_->run({&work, 1}, ops::Role::kPrefill, logit_rows); !status)
-    return finish(running, FinishReason::kError, std::move(status.error()));
+  auto status = model_->run({&work, 1}, ops::Role::kPrefill, logit_rows);
+  if (!status) return status;
   running.position += rows;
 
-  if (running.request.prompt_logprobs) score_prompt(running, begin, rows);
+  if (running.request.prompt_logprobs) {
+    status = score_prompt(running, begin, rows);
+    if (!status) return status;
+  }
   Event progress;
   progress.kind = Event::Kind::kPrefill;
   progress.prefilled = static_cast<int>(running.position);
   running.out->push(std::move(progress));
-  if (!last_chunk) return;
+  if (!last_chunk) return {};
   running.first_token = RunningRequest::Clock::now();
   running.usage.prefill_seconds = seconds_between(running.started, running.first_token);
   logits_.resize(static_cast<size_t>(model_->config().vocab_size));
   model_->logits(static_cast<int>(logit_rows.size()) - 1, 1, logits_.data());
-  sample(running, logits_);
+  return sample(running, logits_);
 }
 
 /// Log-probabilities of the prompt tokens that follow rows begin .. begin + rows - 1.
-void EngineLoop::score_prompt(RunningRequest& running, size_t begin, int rows) {
+Result<void> EngineLoop::score_prompt(RunningRequest& running, size_t begin, int rows) {
   const auto vocab = static_cast<size_t>(model_->config().vocab_size);
   const std::vector<int32_t>& prompt = running.request.prompt;
   logits_.resize(vocab * kScoreRows);
@@ -175,39 +203,65 @@ void EngineLoop::score_prompt(RunningRequest& running, size_t begin, int rows) {
     model_->logits(first, count, logits_.data());
     for (int row = 0; row < count; ++row) {
       const size_t next = begin + static_cast<size_t>(first + row) + 1;
-      if (next >= prompt.size()) return;
+      if (next >= prompt.size()) return {};
       const std::span<const float> line(logits_.data() + static_cast<size_t>(row) * vocab, vocab);
-      running.prompt_logprobs.push_back(static_cast<float>(log_probability(line, prompt[next])));
+      const double logprob = log_probability(line, prompt[next]);
+      if (!std::isfinite(logprob))
+        return fail({.code = Errc::kNumerics,
+                     .what = "numerical failure",
+                     .where = "log-probability of prompt token " + std::to_string(next),
+                     .expected = "a finite number",
+                     .found = std::to_string(logprob)});
+      running.prompt_logprobs.push_back(static_cast<float>(logprob));
     }
   }
+  return {};
+}
+
+/// Pages of the next row; a sequence that gets none fails alone.
+bool EngineLoop::reserve_row(RunningRequest& running) {
+  SequenceStore& store = model_->store();
+  const SequenceId id = running.sequence.id();
+  auto status = guarded([&] { return store.reserve(id, running.position + 1); });
+  if (status) status = guarded([&] { return store.prepare_write(id, running.position); });
+  if (!status) finish(running, FinishReason::kError, std::move(status.error()));
+  return !running.done;
 }
 
 void EngineLoop::run_decode(const std::vector<size_t>& indices) {
   std::vector<SequenceRows> work;
+  std::vector<RunningRequest*> rows;
   std::vector<int32_t> logit_rows;
   for (const size_t index : indices) {
     RunningRequest& running = running_[index];
+    if (!reserve_row(running)) continue;
     work.push_back({.sequence = running.sequence.id(), .ids = {&running.pending, 1}});
-    logit_rows.push_back(static_cast<int32_t>(logit_rows.size()));
+    logit_rows.push_back(static_cast<int32_t>(rows.size()));
+    rows.push_back(&running);
   }
-  if (auto status = model_->run(work, ops::Role::kDecode, logit_rows); !status) {
-    for (const size_t index : indices)
-      finish(running_[index], FinishReason::kError, status.error());
-    return;
-  }
+  if (rows.empty()) return;
   const auto vocab = static_cast<size_t>(model_->config().vocab_size);
-  logits_.resize(vocab * indices.size());
-  model_->logits(0, static_cast<int>(indices.size()), logits_.data());
-  for (size_t row = 0; row < indices.size(); ++row) {
-    RunningRequest& running = running_[indices[row]];
-    running.position += 1;
-    sample(running, {logits_.data() + row * vocab, vocab});
+  auto status = guarded([&]() -> Result<void> {
+    if (auto launched = model_->run(work, ops::Role::kDecode, logit_rows); !launched)
+      return launched;
+    logits_.resize(vocab * rows.size());
+    model_->logits(0, static_cast<int>(rows.size()), logits_.data());
+    return {};
+  });
+  for (size_t row = 0; row < rows.size(); ++row) {
+    RunningRequest& running = *rows[row];
+    Result<void> result = status;
+    if (result) {
+      running.position += 1;
+      result = guarded([&] { return sample(running, {logits_.data() + row * vocab, vocab}); });
+    }
+    if (!result) finish(running, FinishReason::kError, std::move(result.error()));
   }
 }
 
-void EngineLoop::sample(RunningRequest& running, std::span<const float> logits) {
+Result<void> EngineLoop::sample(RunningRequest& running, std::span<const float> logits) {
   Result<Draw> draw = running.sampler.sample(logits, running.position);
-  if (!draw) return finish(running, FinishReason::kError, std::move(draw.error()));
+  if (!draw) return fail(std::move(draw.error()));
   running.pending = draw->token;
   running.sampler.accept(draw->token);
   running.usage.completion_tokens += 1;
@@ -228,11 +282,12 @@ void EngineLoop::sample(RunningRequest& running, std::span<const float> logits) 
   } else if (running.usage.completion_tokens >= running.max_new_tokens) {
     finish(running, FinishReason::kLength);
   }
+  return {};
 }
 
+/// The last event of a running request. A state that cannot be kept is left out, with a warning.
 void EngineLoop::finish(RunningRequest& running, FinishReason reason, std::optional<Error> error) {
   if (running.done) return;
-  running.done = true;
   Event event;
   event.kind = Event::Kind::kFinished;
   event.reason = reason;
@@ -244,7 +299,13 @@ void EngineLoop::finish(RunningRequest& running, FinishReason reason, std::optio
     log_message(LogLevel::kError, "request failed: " + error->message());
     event.error = std::move(error);
   } else if (running.request.keep_state) {
-    event.state = model_->store().snapshot(running.sequence.id());
+    auto state = guarded(
+        [&]() -> Result<StateHandle> { return model_->store().snapshot(running.sequence.id()); });
+    if (state) {
+      event.state = std::move(*state);
+    } else {
+      log_message(LogLevel::kWarning, "state not kept: " + state.error().message());
+    }
   }
   {
     // Before the last event: who has seen it finds the request counted.
@@ -253,12 +314,17 @@ void EngineLoop::finish(RunningRequest& running, FinishReason reason, std::optio
     stats_.generated_tokens += static_cast<uint64_t>(running.usage.completion_tokens);
     if (reason == FinishReason::kError) ++stats_.failed_requests;
   }
+  running.done = true;
   running.out->push(std::move(event));
 }
 
-void EngineLoop::fail_all(const Error& error) {
+/// Nobody may wait for ever: every request, running or queued, gets its last event.
+void EngineLoop::end_all(const Error& error) {
   for (RunningRequest& running : running_) finish(running, FinishReason::kError, error);
   running_.clear();
+  const std::lock_guard lock(mutex_);
+  for (const Queued& queued : queue_) refuse(queued, FinishReason::kError, error);
+  queue_.clear();
 }
 
 void EngineLoop::publish_stats() {

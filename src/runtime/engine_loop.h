@@ -39,12 +39,16 @@ class EngineLoop {
   Result<RunningRequest> start(Queued& queued);
   void drop_cancelled();
   void run_round();
-  void run_prefill(RunningRequest& running, int rows);
+  Result<void> run_prefill(RunningRequest& running, int rows);
+  bool reserve_row(RunningRequest& running);
   void run_decode(const std::vector<size_t>& indices);
-  void score_prompt(RunningRequest& running, size_t begin, int rows);
-  void sample(RunningRequest& running, std::span<const float> logits);
+  Result<void> score_prompt(RunningRequest& running, size_t begin, int rows);
+  Result<void> sample(RunningRequest& running, std::span<const float> logits);
+  template <class Work>
+  static auto guarded(Work&& work) -> decltype(work());
+  static void refuse(const Queued& queued, FinishReason reason, std::optional<Error> error = {});
   void finish(RunningRequest& running, FinishReason reason, std::optional<Error> error = {});
-  void fail_all(const Error& error);
+  void end_all(const Error& error);
   void publish_stats();
 
   std::unique_ptr<LoadedModel> model_;

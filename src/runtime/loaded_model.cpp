@@ -2,6 +2,7 @@
 #include "runtime/loaded_model.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/parallel.h"
@@ -64,9 +65,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const EngineOptions& opti
   if (auto status = check_options(options, *config); !status) return fail(status.error());
   auto checkpoint = open_checkpoint(options.model_dir);
   if (!checkpoint) return fail(std::move(checkpoint.error()));
-  Result<ModelWeights> weights = bind_weights(*config, *checkpoint);
+  Result<ModelWeights> weights = bind_weights(*config, *checkpoint, options.on_load_progress);
   if (!weights) return fail(std::move(weights.error()));
-  if (options.on_load_progress) options.on_load_progress(1.0);
   return from_parts({.config = std::move(*config),
                      .weights = std::move(*weights),
                      .defaults = std::move(*defaults)},
@@ -78,13 +78,15 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   if (auto status = check_options(options, parts.config); !status) return fail(status.error());
   std::unique_ptr<LoadedModel> model(new LoadedModel());
   model->options_ = options;
+  model->options_.on_load_progress = {};  // it belongs to the caller of the load
   model->parts_ = std::move(parts);
   const ModelConfig& config = model->parts_.config;
   set_num_threads(options.threads);
   model->ops_ = options.ops == OpsKind::kFast ? cpu::make_fast_ops() : cpu::make_reference_ops();
   model->max_context_ = options.max_context > 0 ? options.max_context : config.max_positions;
   const int budget = options.indexer_budget > 0 ? options.indexer_budget : config.indexer_budget;
-  model->budget_blocks_ = budget / config.qsa.block;
+  // More blocks than the context has would only reserve memory.
+  model->budget_blocks_ = std::min(budget, model->max_context_) / config.qsa.block;
 
   Result<StateLayout> layout =
       StateLayout::make(config, {.cache_type = options.cache_type, .max_draft = options.max_draft});
@@ -92,7 +94,15 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   model->layout_ = std::make_unique<StateLayout>(std::move(*layout));
 
   // Every running sequence can reach the full context; snapshots share these pages.
-  const int64_t pages_per_sequence = static_cast<int64_t>(pages_for(model->max_context_));
+  const auto pages_per_sequence = static_cast<int64_t>(pages_for(model->max_context_));
+  if (pages_per_sequence * options.max_sequences > std::numeric_limits<int32_t>::max())
+    return fail({.code = Errc::kInvalidArgument,
+                 .what = "too many cache pages",
+                 .where = "max_sequences",
+                 .expected = "at most " + std::to_string(std::numeric_limits<int32_t>::max()) +
+                             " pages of " + std::to_string(ops::kPageTokens) + " tokens",
+                 .found = std::to_string(options.max_sequences) + " sequences of " +
+                          std::to_string(pages_per_sequence) + " pages"});
   auto pool = PagePool::make(model->layout_->page_bytes(),
                              static_cast<int32_t>(pages_per_sequence * options.max_sequences));
   if (!pool) return fail(std::move(pool.error()));
@@ -107,9 +117,21 @@ void LoadedModel::replace_ops(ops::Ops& ops) {
                                        store_->pool().base());
 }
 
+Result<void> LoadedModel::check_ids(std::span<const int32_t> ids) const {
+  const auto bad = std::find_if(
+      ids.begin(), ids.end(), [&](int32_t id) { return id < 0 || id >= parts_.config.vocab_size; });
+  if (bad == ids.end()) return {};
+  return fail({.code = Errc::kInvalidArgument,
+               .what = "token id outside the vocabulary",
+               .where = "index " + std::to_string(bad - ids.begin()),
+               .expected = "0 to " + std::to_string(parts_.config.vocab_size - 1),
+               .found = std::to_string(*bad)});
+}
+
 Result<void> LoadedModel::run(std::span<const SequenceRows> sequences, ops::Role role,
                               std::span<const int32_t> logit_rows, Tap* tap) {
   for (const SequenceRows& rows : sequences) {
+    if (auto status = check_ids(rows.ids); !status) return status;
     const int64_t length = store_->length(rows.sequence);
     const auto target = length + static_cast<int64_t>(rows.ids.size());
     if (auto status = store_->reserve(rows.sequence, target); !status) return status;
@@ -140,6 +162,11 @@ Result<void> LoadedModel::run(std::span<const SequenceRows> sequences, ops::Role
 }
 
 Result<void> LoadedModel::prefill(SequenceId sequence, std::span<const int32_t> ids, Tap* tap) {
+  if (ids.empty())
+    return fail({.code = Errc::kInvalidArgument,
+                 .what = "empty prompt",
+                 .expected = "at least one token",
+                 .found = "none"});
   size_t done = 0;
   while (done < ids.size()) {
     const int rows = prefill_rows(store_->length(sequence), static_cast<int64_t>(ids.size() - done),

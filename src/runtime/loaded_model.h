@@ -72,6 +72,7 @@ class LoadedModel {
 
  private:
   LoadedModel() = default;
+  Result<void> check_ids(std::span<const int32_t> ids) const;
 
   EngineOptions options_{};
   ModelParts parts_{};

@@ -1,61 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public engine on the shipped models: determinism, limits, cancellation, saved states.
+// The public engine on the shipped models: determinism, stops, sampling, saved states.
 #include <gtest/gtest.h>
-#include <tessera/engine.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <thread>
 
-namespace tessera {
+#include "tests/engine/engine_harness.h"
+
+namespace tessera::test {
 namespace {
-
-std::unique_ptr<Engine> load_engine(const std::string& dir = "models/tiny", int max_context = 0) {
-  EngineOptions options;
-  options.model_dir = dir;
-  options.max_context = max_context;
-  auto engine = Engine::load(options);
-  EXPECT_TRUE(engine) << (engine ? "" : engine.error().message());
-  return engine ? std::move(*engine) : nullptr;
-}
-
-struct Output {
-  std::vector<int32_t> tokens;
-  Event last;
-};
-
-Output drain(Generation& generation) {
-  Output output;
-  for (;;) {
-    Event event = generation.next();
-    if (event.kind == Event::Kind::kToken) output.tokens.push_back(event.token);
-    if (event.kind == Event::Kind::kFinished) {
-      output.last = std::move(event);
-      return output;
-    }
-  }
-}
-
-Output run(Engine& engine, Request request) {
-  auto generation = engine.submit(std::move(request));
-  EXPECT_TRUE(generation) << (generation ? "" : generation.error().message());
-  return generation ? drain(*generation) : Output{};
-}
-
-std::vector<int32_t> prompt_of(int length, int32_t salt = 0) {
-  std::vector<int32_t> prompt;
-  for (int at = 0; at < length; ++at) prompt.push_back((at * 131 + salt * 977 + 17) % 8000);
-  return prompt;
-}
-
-Request request_of(std::vector<int32_t> prompt, float temperature, uint64_t seed, int max_tokens) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.sampling.temperature = temperature;
-  request.sampling.seed = seed;
-  request.max_tokens = max_tokens;
-  request.ignore_eos = true;
-  return request;
-}
 
 TEST(Engine, TheSameRequestGivesTheSameTokensAloneAndInABatch) {
   const auto engine = load_engine();
@@ -101,73 +54,16 @@ TEST(Engine, StopsOnStopIdsAndEndOfText) {
   const auto first_hit = std::find(free.tokens.begin(), free.tokens.end(), free.tokens[2]);
   EXPECT_EQ(stopped.last.reason, FinishReason::kStop);
   EXPECT_EQ(stopped.tokens, std::vector<int32_t>(free.tokens.begin(), first_hit + 1));
-}
 
-TEST(Engine, RefusesWhatDoesNotFit) {
-  const auto engine = load_engine("models/tiny", 128);
-  ASSERT_NE(engine, nullptr);
-  auto too_long = engine->submit(request_of(prompt_of(100), 0.0F, 0, 29));
-  ASSERT_FALSE(too_long);
-  EXPECT_EQ(too_long.error().code, Errc::kContextLimit);
-  for (const char* number : {"128", "100", "29"})
-    EXPECT_NE(too_long.error().message().find(number), std::string::npos) << number;
-  const Output fits = run(*engine, request_of(prompt_of(100), 0.0F, 0, 28));
-  EXPECT_EQ(fits.tokens.size(), 28U);
-  const Output until_full = run(*engine, request_of(prompt_of(100), 0.0F, 0, 0));
-  EXPECT_EQ(until_full.tokens.size(), 28U);
-  EXPECT_EQ(until_full.last.reason, FinishReason::kLength);
-
-  EXPECT_EQ(engine->submit(request_of({}, 0.0F, 0, 1)).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(engine->submit(request_of({-1}, 0.0F, 0, 1)).error().code, Errc::kInvalidArgument);
-  EXPECT_EQ(engine->submit(request_of({8192}, 0.0F, 0, 1)).error().code, Errc::kInvalidArgument);
-  EXPECT_FALSE(engine->submit(request_of({1}, -1.0F, 0, 1)));
-  EXPECT_FALSE(engine->submit(request_of({1}, 0.0F, 0, -1)));
-  Request many_logprobs = request_of({1}, 0.0F, 0, 1);
-  many_logprobs.top_logprobs = 21;
-  EXPECT_FALSE(engine->submit(many_logprobs));
-}
-
-TEST(Engine, BadOptionsAreErrors) {
-  const auto fails = [](auto change) {
-    EngineOptions options;
-    options.model_dir = "models/tiny";
-    change(options);
-    auto engine = Engine::load(options);
-    EXPECT_FALSE(engine);
-    return engine ? Errc::kInternal : engine.error().code;
-  };
-  EXPECT_EQ(fails([](EngineOptions& options) { options.device = "quantum"; }), Errc::kUnsupported);
-  EXPECT_EQ(fails([](EngineOptions& options) { options.indexer_budget = 7; }),
-            Errc::kInvalidArgument);
-  EXPECT_EQ(fails([](EngineOptions& options) { options.prefill_chunk = 100; }),
-            Errc::kInvalidArgument);
-  EXPECT_EQ(fails([](EngineOptions& options) { options.max_context = 1 << 30; }),
-            Errc::kInvalidArgument);
-  EXPECT_EQ(fails([](EngineOptions& options) { options.max_sequences = 0; }),
-            Errc::kInvalidArgument);
-  EXPECT_EQ(fails([](EngineOptions& options) { options.threads = -1; }), Errc::kInvalidArgument);
-  EXPECT_EQ(fails([](EngineOptions& options) { options.model_dir = "models/absent"; }),
-            Errc::kNotFound);
-}
-
-TEST(Engine, CancellingOneRequestLeavesTheOthers) {
-  const auto engine = load_engine();
-  ASSERT_NE(engine, nullptr);
-  const Request request = request_of(prompt_of(50), 0.0F, 0, 60);
-  const Output want = run(*engine, request);
-  Generation kept = std::move(*engine->submit(request));
-  Generation cancelled = std::move(*engine->submit(request_of(prompt_of(60), 0.0F, 0, 20000)));
-  {
-    const Generation dropped =
-        std::move(*engine->submit(request_of(prompt_of(70), 0.0F, 0, 20000)));
-  }
-  cancelled.next();
-  cancelled.cancel();
-  const Output output = drain(cancelled);
-  EXPECT_EQ(output.last.reason, FinishReason::kCancelled);
-  EXPECT_LT(output.tokens.size(), 20000U);
-  EXPECT_EQ(drain(kept).tokens, want.tokens);
-  EXPECT_EQ(cancelled.next().kind, Event::Kind::kFinished) << "the last event repeats";
+  // The model's own end of text: forced by a bias, obeyed unless the request says otherwise.
+  const int32_t end = engine->info().defaults.eos_token_ids.at(0);
+  Request ending = request_of(prompt_of(30), 0.0F, 0, 30);
+  ending.sampling.logit_bias = {{end, 1e4F}};
+  EXPECT_EQ(run(*engine, ending).tokens.size(), 30U);
+  ending.ignore_eos = false;
+  const Output ended = run(*engine, ending);
+  EXPECT_EQ(ended.tokens, std::vector<int32_t>{end});
+  EXPECT_EQ(ended.last.reason, FinishReason::kStop);
 }
 
 TEST(Engine, MoreRequestsThanSlotsAllFinish) {
@@ -225,35 +121,6 @@ TEST(Engine, AResumedConversationEqualsAColdOneToTheLetter) {
   EXPECT_EQ(mismatch.error().code, Errc::kMismatch);
 }
 
-TEST(Engine, StatesOfAnotherModelAreRefused) {
-  const auto engine = load_engine();
-  const auto nano = load_engine("models/nano");
-  ASSERT_NE(engine, nullptr);
-  ASSERT_NE(nano, nullptr);
-  Request request = request_of({1, 2, 3}, 0.0F, 0, 3);
-  request.keep_state = true;
-  const Output output = run(*nano, request);
-  const std::string path = testing::TempDir() + "tessera_other_model.state";
-  ASSERT_TRUE(nano->save_state(output.last.state, path));
-  auto loaded = engine->load_state(path);
-  ASSERT_FALSE(loaded);
-  EXPECT_EQ(loaded.error().code, Errc::kMismatch);
-  EXPECT_EQ(engine->load_state(path + ".absent").error().code, Errc::kNotFound);
-  std::remove(path.c_str());
-  // A live snapshot of another engine must fail that request only.
-  Request foreign = request_of({1, 2, 3, 4, 5, 6, 7}, 0.0F, 0, 3);
-  foreign.prompt = Engine::state_tokens(output.last.state);
-  foreign.prompt.push_back(4);
-  foreign.resume_from = output.last.state;
-  auto generation = engine->submit(foreign);
-  if (generation) {
-    const Output failed = drain(*generation);
-    EXPECT_EQ(failed.last.reason, FinishReason::kError);
-    ASSERT_TRUE(failed.last.error.has_value());
-  }
-  EXPECT_EQ(run(*engine, request_of({1, 2, 3}, 0.0F, 0, 3)).tokens.size(), 3U);
-}
-
 TEST(Engine, UnusedVocabularyRowsAreNeverDrawn) {
   EngineOptions options;
   options.model_dir = "models/nano";
@@ -276,17 +143,5 @@ TEST(Engine, PromptLogprobsScoreEveryToken) {
   for (const float logprob : output.last.prompt_logprobs) EXPECT_LE(logprob, 0.0F);
 }
 
-TEST(Engine, DestroyingTheEngineEndsOpenRequests) {
-  auto engine = load_engine();
-  ASSERT_NE(engine, nullptr);
-  Generation open = std::move(*engine->submit(request_of(prompt_of(40), 0.0F, 0, 20000)));
-  open.next();
-  engine.reset();
-  const Output output = drain(open);
-  EXPECT_EQ(output.last.reason, FinishReason::kError);
-  ASSERT_TRUE(output.last.error.has_value());
-  EXPECT_EQ(output.last.error->code, Errc::kCancelled);
-}
-
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::test
