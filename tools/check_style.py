@@ -17,6 +17,7 @@ NON_ASCII_FOLDERS = ("tests/text/", "tests/cli/", "fuzz/corpus/")
 
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
 ASM = re.compile(r"\b(asm|__asm__)\b\s*(volatile|__volatile__)?\s*\(")
+SENTENCE = re.compile(r'// \S|# \S|"""\S')  # a comment with text, not #include or #pragma
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 
 
@@ -34,8 +35,8 @@ def check_head(lines, is_build_list):
     start = 1 if lines and lines[0].startswith("#!") else 0
     if len(lines) <= start or LICENCE not in lines[start]:
         yield start + 1, "the licence line is missing"
-    elif not is_build_list and lines[start + 1 : start + 2] in ([], [""]):
-        yield start + 2, "the second line must say what the file is for"
+    elif not is_build_list and not SENTENCE.match("".join(lines[start + 1 : start + 2])):
+        yield start + 2, "a comment or docstring after the licence line must say what the file is for"
 
 
 def check_lines(name, lines):

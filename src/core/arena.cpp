@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Chunks grow on demand; a reset merges them, so that a steady launch never allocates.
 #include "core/arena.h"
 
 #include <algorithm>

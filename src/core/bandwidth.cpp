@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Streams through buffers larger than the caches, on every thread, and keeps the best rate.
 #include "core/bandwidth.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Names of error codes and the one layout of messages: what, where, expected, found, hint.
 #include <tessera/error.h>
 
 namespace tessera {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The process-wide log sink; without one the library is silent.
 #include "core/log.h"
 
 #include <memory>

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the members of reference.json that verification uses.
 #include "eval/reference_file.h"
 
 #include <boost/json.hpp>
+#include <cmath>
+#include <limits>
+#include <utility>
 
 #include "io/json_reader.h"
 
@@ -19,36 +23,137 @@ Error malformed(const std::string& where, const std::string& key, const char* ex
           .hint = "models/README.md describes the format"};
 }
 
-/// Text of a string member; empty when absent.
-std::string text_of(const json::object& object, const char* key) {
-  const json::value* value = object.if_contains(key);
-  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
-}
+/// One object of the file; a member that is there with another type is an error, never ignored.
+class CaseReader {
+ public:
+  CaseReader(const json::object& object, std::string where, std::string name)
+      : object_(object), where_(std::move(where)), name_(std::move(name)) {}
 
-bool read_ids(const json::object& object, const char* key, std::vector<int32_t>& ids) {
-  const json::value* value = object.if_contains(key);
-  if (value == nullptr || !value->is_array()) return false;
-  for (const json::value& item : value->get_array()) {
-    if (!item.is_int64()) return false;
-    ids.push_back(static_cast<int32_t>(item.get_int64()));
+  const std::string& name() const { return name_; }
+  bool has(const char* key) const { return object_.if_contains(key) != nullptr; }
+  tl::unexpected<Error> bad(const std::string& key, const char* expected) const {
+    return fail(malformed(where_, name_ + "." + key, expected));
   }
-  return true;
+
+  /// Empty when absent.
+  Result<std::string> text(const char* key) const;
+  Result<std::vector<int32_t>> ids(const char* key) const;
+  /// One finite number per output token, none of them negative; empty when absent.
+  Result<std::vector<double>> margins(size_t count) const;
+  Result<double> finite(const char* key) const;
+  Result<int> at_least(const char* key, int least) const;
+  /// The file's own verdict, or else whether the text it got is the wanted one.
+  Result<bool> reference_right(const std::string& want) const;
+
+ private:
+  const json::object& object_;
+  std::string where_;
+  std::string name_;
+};
+
+Result<std::string> CaseReader::text(const char* key) const {
+  const json::value* value = object_.if_contains(key);
+  if (value == nullptr) return std::string();
+  if (!value->is_string()) return bad(key, "a string");
+  return std::string(value->get_string());
 }
 
-void read_margins(const json::object& object, std::vector<double>& margins) {
-  const json::value* value = object.if_contains("margin");
-  if (value == nullptr || !value->is_array()) return;
+Result<std::vector<int32_t>> CaseReader::ids(const char* key) const {
+  const json::value* value = object_.if_contains(key);
+  if (value == nullptr || !value->is_array()) return bad(key, "an array of token ids");
+  std::vector<int32_t> ids;
   for (const json::value& item : value->get_array()) {
-    boost::system::error_code error;
-    margins.push_back(item.to_number<double>(error));
+    const int64_t* id = item.if_int64();
+    if (id == nullptr || *id < 0 || *id > std::numeric_limits<int32_t>::max())
+      return fail({.code = Errc::kCorruptFile,
+                   .what = "malformed reference file",
+                   .where = where_ + ": " + name_ + "." + key + "[" + std::to_string(ids.size()) +
+                            "]",
+                   .expected = "a token id",
+                   .found = json::serialize(item)});
+    ids.push_back(static_cast<int32_t>(*id));
   }
+  return ids;
 }
 
-/// The file's own verdict, or else whether the text it got is the wanted one.
-bool reference_right(const json::object& object) {
-  const json::value* value = object.if_contains("correct");
-  if (value != nullptr && value->is_bool()) return value->get_bool();
-  return text_of(object, "text") == text_of(object, "want");
+Result<double> CaseReader::finite(const char* key) const {
+  const json::value* value = object_.if_contains(key);
+  if (value == nullptr || !value->is_number()) return bad(key, "a number");
+  const auto number = value->to_number<double>();
+  if (!std::isfinite(number)) return bad(key, "a finite number");
+  return number;
+}
+
+Result<std::vector<double>> CaseReader::margins(size_t count) const {
+  const json::value* value = object_.if_contains("margin");
+  if (value == nullptr) return std::vector<double>();
+  if (!value->is_array()) return bad("margin", "an array of numbers");
+  const json::array& array = value->get_array();
+  if (array.size() != count)
+    return fail({.code = Errc::kCorruptFile,
+                 .what = "malformed reference file",
+                 .where = where_ + ": " + name_ + ".margin",
+                 .expected = "one number per output token, " + std::to_string(count),
+                 .found = std::to_string(array.size())});
+  std::vector<double> margins;
+  for (const json::value& item : array) {
+    const double margin = item.is_number() ? item.to_number<double>() : -1;
+    if (!std::isfinite(margin) || margin < 0) return bad("margin", "numbers from 0 up");
+    margins.push_back(margin);
+  }
+  return margins;
+}
+
+Result<int> CaseReader::at_least(const char* key, int least) const {
+  const json::value* value = object_.if_contains(key);
+  const int64_t* number = value == nullptr ? nullptr : value->if_int64();
+  if (number != nullptr && *number >= least && *number <= std::numeric_limits<int>::max())
+    return static_cast<int>(*number);
+  return fail({.code = Errc::kCorruptFile,
+               .what = "malformed reference file",
+               .where = where_ + ": " + name_ + "." + key,
+               .expected = "an integer from " + std::to_string(least) + " up",
+               .found = value == nullptr ? "nothing" : json::serialize(*value)});
+}
+
+Result<bool> CaseReader::reference_right(const std::string& want) const {
+  if (const json::value* value = object_.if_contains("correct")) {
+    if (!value->is_bool()) return bad("correct", "true or false");
+    return value->get_bool();
+  }
+  Result<std::string> text_got = text("text");
+  if (!text_got) return fail(text_got.error());
+  return *text_got == want;
+}
+
+/// What greedy and needle cases have in common; `output_key` names their ids.
+Result<ReferenceCase> read_case(const CaseReader& reader, const char* output_key) {
+  Result<std::string> want = reader.text("want");
+  if (!want) return fail(want.error());
+  Result<bool> right = reader.reference_right(*want);
+  if (!right) return fail(right.error());
+  Result<std::string> prompt_text = reader.text("prompt");
+  if (!prompt_text) return fail(prompt_text.error());
+  ReferenceCase item{.name = reader.name(),
+                     .prompt_text = std::move(*prompt_text),
+                     .want = std::move(*want),
+                     .reference_right = *right};
+  if (reader.has("prompt_ids")) {
+    Result<std::vector<int32_t>> prompt = reader.ids("prompt_ids");
+    if (!prompt) return fail(prompt.error());
+    if (prompt->empty()) return reader.bad("prompt_ids", "at least one token id");
+    item.prompt = std::move(*prompt);
+  } else if (item.prompt_text.empty()) {
+    return reader.bad("prompt", "prompt or prompt_ids, not empty");
+  }
+  Result<std::vector<int32_t>> output = reader.ids(output_key);
+  if (!output) return fail(output.error());
+  Result<std::vector<double>> margin = reader.margins(output->size());
+  if (!margin) return fail(margin.error());
+  item.output = std::move(*output);
+  item.margin = std::move(*margin);
+  item.output_key = output_key;
+  return item;
 }
 
 Result<void> read_greedy(const json::object& root, const std::string& where, ReferenceFile& file) {
@@ -58,16 +163,12 @@ Result<void> read_greedy(const json::object& root, const std::string& where, Ref
   for (const json::key_value_pair& entry : greedy->get_object()) {
     const std::string key = "greedy." + std::string(entry.key());
     if (!entry.value().is_object()) return fail(malformed(where, key, "an object"));
-    const json::object& object = entry.value().get_object();
-    ReferenceCase item{.name = key, .want = text_of(object, "want")};
-    item.reference_right = reference_right(object);
-    if (!read_ids(object, "prompt_ids", item.prompt))
-      return fail(malformed(where, key + ".prompt_ids", "an array of token ids"));
-    if (!read_ids(object, "output_ids", item.output))
-      return fail(malformed(where, key + ".output_ids", "an array of token ids"));
-    item.prompt_text = text_of(object, "prompt");
-    read_margins(object, item.margin);
-    file.cases.push_back(std::move(item));
+    const CaseReader reader(entry.value().get_object(), where, key);
+    Result<ReferenceCase> item = read_case(reader, "output_ids");
+    if (!item) return fail(item.error());
+    // Without margins nothing excuses a mismatch.
+    item->compare_ids = !item->output.empty();
+    file.cases.push_back(std::move(*item));
   }
   return {};
 }
@@ -76,37 +177,39 @@ Result<void> read_needles(const json::object& root, const std::string& where, Re
   const json::value* needles = root.if_contains("needle");
   if (needles == nullptr) return {};
   if (!needles->is_array()) return fail(malformed(where, "needle", "an array of cases"));
+  size_t index = 0;
   for (const json::value& entry : needles->get_array()) {
-    const std::string key = "needle[" + std::to_string(file.cases.size()) + "]";
+    const std::string key = "needle[" + std::to_string(index++) + "]";
     if (!entry.is_object()) return fail(malformed(where, key, "an object"));
-    const json::object& object = entry.get_object();
-    ReferenceCase item{.name = key, .want = text_of(object, "want"), .retrieval = true};
-    item.reference_right = reference_right(object);
-    item.prompt_text = text_of(object, "prompt");
-    if (!read_ids(object, "greedy_ids", item.output))
-      return fail(malformed(where, key + ".greedy_ids", "an array of token ids"));
-    file.cases.push_back(std::move(item));
+    const CaseReader reader(entry.get_object(), where, key);
+    Result<ReferenceCase> item = read_case(reader, "greedy_ids");
+    if (!item) return fail(item.error());
+    item->retrieval = true;
+    // A long prompt makes near ties likely: without margins only the answer counts.
+    item->compare_ids = !item->margin.empty();
+    file.cases.push_back(std::move(*item));
   }
   return {};
 }
 
 Result<void> read_texts(const json::object& root, const std::string& where, ReferenceFile& file) {
+  constexpr int kFewestTokens = 2;  // the first one has no prediction
   const json::value* texts = root.if_contains("perplexity");
   if (texts == nullptr) return {};
   if (!texts->is_object()) return fail(malformed(where, "perplexity", "an object of named texts"));
   for (const json::key_value_pair& entry : texts->get_object()) {
     const std::string key = "perplexity." + std::string(entry.key());
     if (!entry.value().is_object()) return fail(malformed(where, key, "an object"));
-    const json::object& object = entry.value().get_object();
-    ReferenceText item{.name = key, .text = text_of(object, "text")};
-    const json::value* tokens = object.if_contains("tokens");
-    const json::value* nll = object.if_contains("nll");
-    if (tokens == nullptr || !tokens->is_int64() || nll == nullptr || !nll->is_number())
-      return fail(malformed(where, key, "text, tokens and nll"));
-    item.tokens = static_cast<int>(tokens->get_int64());
-    boost::system::error_code error;
-    item.nll = nll->to_number<double>(error);
-    file.texts.push_back(std::move(item));
+    const CaseReader reader(entry.value().get_object(), where, key);
+    Result<std::string> text = reader.text("text");
+    if (!text) return fail(text.error());
+    if (text->empty()) return reader.bad("text", "a text");
+    Result<int> tokens = reader.at_least("tokens", kFewestTokens);
+    if (!tokens) return fail(tokens.error());
+    Result<double> nll = reader.finite("nll");
+    if (!nll) return fail(nll.error());
+    file.texts.push_back(
+        {.name = key, .text = std::move(*text), .tokens = *tokens, .nll = *nll});
   }
   return {};
 }
@@ -118,7 +221,11 @@ Result<ReferenceFile> parse_reference_file(std::string_view text, const std::str
   if (!root) return fail(root.error());
   if (!root->is_object()) return fail(malformed(where, "top level", "an object"));
   const json::object& object = root->get_object();
-  ReferenceFile file{.source = text_of(object, "source")};
+  ReferenceFile file;
+  if (const json::value* source = object.if_contains("source")) {
+    if (!source->is_string()) return fail(malformed(where, "source", "a string"));
+    file.source = std::string(source->get_string());
+  }
   if (auto status = read_greedy(object, where, file); !status) return fail(status.error());
   if (auto status = read_needles(object, where, file); !status) return fail(status.error());
   if (auto status = read_texts(object, where, file); !status) return fail(status.error());

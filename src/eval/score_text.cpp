@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -20,6 +22,12 @@ Result<TextScore> score_text(Engine& engine, const std::vector<int32_t>& ids,
                  .what = "text too short to score",
                  .expected = "at least 2 tokens",
                  .found = std::to_string(ids.size())});
+  constexpr int kLeastContext = 3;  // two tokens of text, of which one is scored, and one more
+  if (engine.info().max_context < kLeastContext)
+    return fail({.code = Errc::kContextLimit,
+                 .what = "context too short to score a text",
+                 .expected = "at least " + std::to_string(kLeastContext) + " tokens",
+                 .found = std::to_string(engine.info().max_context)});
   for (size_t begin = 0; begin + 1 < ids.size(); begin += window) {
     const size_t end = std::min(begin + window, ids.size());
     Request request;
@@ -36,12 +44,23 @@ Result<TextScore> score_text(Engine& engine, const std::vector<int32_t>& ids,
                     static_cast<double>(ids.size()));
       if (event.kind != Event::Kind::kFinished) continue;
       if (event.error) return fail(*event.error);
+      if (event.prompt_logprobs.size() != end - begin - 1)
+        return fail({.code = Errc::kInternal,
+                     .what = "window was not scored",
+                     .where = "tokens from " + std::to_string(begin),
+                     .expected = std::to_string(end - begin - 1) + " log-probabilities",
+                     .found = std::to_string(event.prompt_logprobs.size())});
       for (const float logprob : event.prompt_logprobs) sum -= static_cast<double>(logprob);
       score.tokens += static_cast<int>(event.prompt_logprobs.size());
       break;
     }
   }
-  score.mean_nll = sum / std::max(score.tokens, 1);
+  score.mean_nll = sum / score.tokens;
+  if (!std::isfinite(score.mean_nll))
+    return fail({.code = Errc::kNumerics,
+                 .what = "mean negative log-likelihood is not finite",
+                 .expected = "a finite number",
+                 .found = std::to_string(score.mean_nll)});
   score.perplexity = std::exp(score.mean_nll);
   score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return score;

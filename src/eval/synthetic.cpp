@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Fills the released geometry from a counter-based generator.
 #include "eval/synthetic.h"
 
 #include <cmath>

@@ -9,6 +9,7 @@
 #include "eval/golden_tap.h"
 #include "eval/verify_bounds.h"
 #include "eval/verify_greedy.h"
+#include "eval/verify_inputs.h"
 #include "io/mapped_file.h"
 #include "runtime/loaded_model.h"
 #include "runtime/scoped_sequence.h"
@@ -57,6 +58,9 @@ Result<void> check_text(LoadedModel& model, const TensorMap& golden, const std::
          .expected = shape_text({static_cast<int64_t>(ids.size()), static_cast<int64_t>(vocab)}),
          .found = (*logits_tensor)->describe()});
 
+  if (auto status = check_reference_prompt(model, ids, 0, path + ": text.input_ids"); !status)
+    return status;
+
   Result<ScopedSequence> sequence = ScopedSequence::create(model.store());
   if (!sequence) return fail(sequence.error());
   std::vector<int32_t> rows(ids.size());
@@ -79,6 +83,32 @@ Result<void> check_text(LoadedModel& model, const TensorMap& golden, const std::
   return {};
 }
 
+Result<void> check_greedy_inputs(const LoadedModel& model, std::span<const int32_t> prompt,
+                                 std::span<const int32_t> output, std::span<const float> margins,
+                                 const std::string& path) {
+  const std::string output_name = path + ": greedy.output";
+  if (auto status = check_reference_prompt(model, prompt, output.size(), path + ": greedy.prompt");
+      !status)
+    return status;
+  if (auto status = check_reference_prompt(model, output, 0, output_name); !status) return status;
+  const std::string margin_name = path + ": greedy.margin";
+  if (margins.size() != output.size())
+    return fail({.code = Errc::kCorruptFile,
+                 .what = "golden tensors of different lengths",
+                 .where = margin_name,
+                 .expected = std::to_string(output.size()) + " as in greedy.output",
+                 .found = std::to_string(margins.size())});
+  const auto bad = std::find_if(margins.begin(), margins.end(), [](float margin) {
+    return !std::isfinite(margin) || margin < 0;
+  });
+  if (bad == margins.end()) return {};
+  return fail({.code = Errc::kCorruptFile,
+               .what = "margin out of range",
+               .where = margin_name + "[" + std::to_string(bad - margins.begin()) + "]",
+               .expected = "a finite number from 0 up",
+               .found = std::to_string(*bad)});
+}
+
 Result<void> check_greedy(LoadedModel& model, const TensorMap& golden, const std::string& path,
                           const VerifyBounds& bounds, VerifyReport& report) {
   auto prompt = require(golden, "greedy.prompt", DType::kI32, path);
@@ -87,8 +117,12 @@ Result<void> check_greedy(LoadedModel& model, const TensorMap& golden, const std
   for (const auto* tensor : {&prompt, &output, &margin})
     if (!*tensor) return fail(tensor->error());
   const auto margins = golden_values<float>(**margin);
+  const auto prompt_ids = golden_values<int32_t>(**prompt);
+  const auto output_ids = golden_values<int32_t>(**output);
+  if (auto status = check_greedy_inputs(model, prompt_ids, output_ids, margins, path); !status)
+    return status;
   auto greedy =
-      compare_greedy(model, golden_values<int32_t>(**prompt), golden_values<int32_t>(**output),
+      compare_greedy(model, prompt_ids, output_ids,
                      std::vector<double>(margins.begin(), margins.end()), bounds.golden_margin);
   if (!greedy) return fail(greedy.error());
   report.rows.push_back({.name = "greedy.output",
@@ -113,7 +147,8 @@ void list_skipped(const TensorMap& golden, VerifyReport& report) {
 }  // namespace
 
 bool VerifyReport::passed() const {
-  return std::all_of(rows.begin(), rows.end(), [](const VerifyRow& row) { return row.passed; });
+  return !rows.empty() &&
+         std::all_of(rows.begin(), rows.end(), [](const VerifyRow& row) { return row.passed; });
 }
 
 Result<VerifyReport> verify_golden(const EngineOptions& options, const std::string& golden_path) {
@@ -127,7 +162,7 @@ Result<VerifyReport> verify_golden(const EngineOptions& options, const std::stri
   if (!model) return fail(model.error());
 
   const VerifyBounds bounds = verify_bounds(options);
-  VerifyReport report{.source = path, .bounds = bounds.text};
+  VerifyReport report{.source = path, .bounds = describe_bounds(options, bounds)};
   if (auto status = check_text(**model, *golden, path, bounds, report); !status)
     return fail(status.error());
   if (auto status = check_greedy(**model, *golden, path, bounds, report); !status)

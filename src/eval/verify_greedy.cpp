@@ -1,13 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+// Walks one sequence token by token on a loaded model.
 #include "eval/verify_greedy.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
 
 #include "runtime/logit_math.h"
 #include "runtime/scoped_sequence.h"
 
 namespace tessera {
 namespace {
+
+tl::unexpected<Error> not_finite(std::string what, size_t position, std::string found) {
+  return fail({.code = Errc::kNumerics,
+               .what = std::move(what),
+               .where = "position " + std::to_string(position),
+               .expected = "finite numbers",
+               .found = std::move(found)});
+}
 
 /// Drives greedy decoding: `choose(step, best)` returns the token to absorb next, or -1 to end.
 template <class Choose>
@@ -19,6 +31,9 @@ Result<void> decode_greedy(LoadedModel& model, std::span<const int32_t> prompt, 
   constexpr int32_t kFirstRow = 0;
   for (int step = 0;; ++step) {
     model.logits(0, 1, logits.data());
+    // NaN anywhere: an argmax over the rest would mean nothing.
+    if (std::isnan(log_sum_exp(logits)))
+      return not_finite("logits are not numbers", prompt.size() + static_cast<size_t>(step), "NaN");
     const int32_t token = choose(step, argmax(logits));
     if (token < 0) return {};
     const SequenceRows row{.sequence = sequence->id(), .ids = {&token, 1}};
@@ -63,6 +78,11 @@ Result<std::vector<int32_t>> greedy_continuation(LoadedModel& model,
 }
 
 Result<double> mean_nll(LoadedModel& model, std::span<const int32_t> ids) {
+  if (ids.size() < 2)
+    return fail({.code = Errc::kInvalidArgument,
+                 .what = "text too short to score",
+                 .expected = "at least 2 tokens",
+                 .found = std::to_string(ids.size())});
   Result<ScopedSequence> sequence = ScopedSequence::create(model.store());
   if (!sequence) return fail(sequence.error());
   constexpr size_t kRows = 64;  // logits kept at once
@@ -78,8 +98,14 @@ Result<double> mean_nll(LoadedModel& model, std::span<const int32_t> ids) {
     if (auto status = model.run({&work, 1}, ops::Role::kPrefill, rows); !status)
       return fail(status.error());
     model.logits(0, static_cast<int>(chunk.size()), logits.data());
-    for (size_t row = 0; row < chunk.size() && begin + row + 1 < ids.size(); ++row)
-      sum -= log_probability({logits.data() + row * vocab, vocab}, ids[begin + row + 1]);
+    for (size_t row = 0; row < chunk.size() && begin + row + 1 < ids.size(); ++row) {
+      const double logprob =
+          log_probability({logits.data() + row * vocab, vocab}, ids[begin + row + 1]);
+      if (!std::isfinite(logprob))
+        return not_finite("log-probability is not finite", begin + row + 1,
+                          std::to_string(logprob));
+      sum -= logprob;
+    }
   }
   return sum / static_cast<double>(ids.size() - 1);
 }

@@ -9,6 +9,7 @@
 #include "eval/reference_file.h"
 #include "eval/verify_bounds.h"
 #include "eval/verify_greedy.h"
+#include "eval/verify_inputs.h"
 #include "io/mapped_file.h"
 #include "runtime/loaded_model.h"
 
@@ -33,12 +34,14 @@ std::string answer_text(const Tokenizer& tokenizer, const std::vector<int32_t>& 
 
 class ReferenceCheck {
  public:
-  ReferenceCheck(LoadedModel& model, const Tokenizer& tokenizer, const VerifyBounds& bounds)
-      : model_(model), tokenizer_(tokenizer), bounds_(bounds) {}
+  ReferenceCheck(LoadedModel& model, const Tokenizer& tokenizer, const VerifyBounds& bounds,
+                 std::string path)
+      : model_(model), tokenizer_(tokenizer), bounds_(bounds), path_(std::move(path)) {}
 
   Result<void> run(const ReferenceCase& item);
   Result<void> run(const ReferenceText& item);
-  void finish(VerifyReport& report) const;
+  /// Lines for what was compared. Errors: kCorruptFile when the model was compared with nothing.
+  Result<void> finish(VerifyReport& report) const;
 
  private:
   /// Ids of a text that names special tokens, and back, so that `want` loses its end-of-turn token.
@@ -51,13 +54,14 @@ class ReferenceCheck {
   LoadedModel& model_;
   const Tokenizer& tokenizer_;
   const VerifyBounds& bounds_;
+  std::string path_;
   GreedyComparison greedy_{};
   int greedy_cases_ = 0;
   std::string first_greedy_{};
   int wrong_answers_ = 0, answers_ = 0;
   int wrong_retrievals_ = 0, retrievals_ = 0;
   std::string first_wrong_{};
-  int wrong_prompts_ = 0;
+  int wrong_prompts_ = 0, prompts_ = 0;
   std::vector<VerifyRow> texts_{};
 };
 
@@ -65,10 +69,20 @@ Result<void> ReferenceCheck::run(const ReferenceCase& item) {
   std::vector<int32_t> prompt = item.prompt;
   if (!item.prompt_text.empty()) {
     const std::vector<int32_t> encoded = tokenizer_.encode(item.prompt_text);
-    if (!prompt.empty() && encoded != prompt) ++wrong_prompts_;
-    if (prompt.empty()) prompt = encoded;
+    if (!prompt.empty()) {
+      ++prompts_;
+      wrong_prompts_ += encoded != prompt ? 1 : 0;
+    } else {
+      prompt = encoded;
+    }
   }
-  if (!item.margin.empty())
+  const std::string key = path_ + ": " + item.name + ".";
+  const std::string prompt_key = key + (item.prompt.empty() ? "prompt" : "prompt_ids");
+  if (auto status = check_reference_prompt(model_, prompt, item.output.size(), prompt_key); !status)
+    return status;
+  if (auto status = check_reference_ids(model_, item.output, key + item.output_key); !status)
+    return status;
+  if (item.compare_ids)
     if (auto status = check_ids(item, prompt); !status) return status;
   if (!item.want.empty() && item.reference_right) return check_answer(item, prompt);
   return {};
@@ -89,7 +103,8 @@ Result<void> ReferenceCheck::check_ids(const ReferenceCase& item,
 
 Result<void> ReferenceCheck::check_answer(const ReferenceCase& item,
                                           const std::vector<int32_t>& prompt) {
-  const auto room = static_cast<int>(item.output.size()) + kAnswerTokens;
+  const auto wanted = static_cast<int>(item.output.size()) + kAnswerTokens;
+  const int room = std::min(wanted, model_.max_context() - static_cast<int>(prompt.size()));
   auto output = greedy_continuation(model_, prompt, room);
   if (!output) return fail(output.error());
   const bool right = answer_text(tokenizer_, *output) == want_text(item.want);
@@ -110,6 +125,8 @@ Result<void> ReferenceCheck::run(const ReferenceText& item) {
                std::to_string(wanted);
   } else {
     ids.resize(wanted);
+    if (auto status = check_reference_prompt(model_, ids, 0, path_ + ": " + item.name); !status)
+      return status;
     auto nll = mean_nll(model_, ids);
     if (!nll) return fail(nll.error());
     row.value = std::fabs(std::expm1(*nll - item.nll));
@@ -121,8 +138,15 @@ Result<void> ReferenceCheck::run(const ReferenceText& item) {
   return {};
 }
 
-void ReferenceCheck::finish(VerifyReport& report) const {
-  const auto count_row = [&](std::string name, int wrong, std::string note) {
+Result<void> ReferenceCheck::finish(VerifyReport& report) const {
+  if (greedy_.steps + answers_ + retrievals_ == 0 && texts_.empty())
+    return fail({.code = Errc::kCorruptFile,
+                 .what = "reference file has nothing to compare the model with",
+                 .where = path_,
+                 .expected = "output ids, answers the reference gets right, or texts",
+                 .found = "none of them"});
+  const auto count_row = [&](std::string name, int compared, int wrong, std::string note) {
+    if (compared == 0) return;
     report.rows.push_back({.name = std::move(name),
                            .value = static_cast<double>(wrong),
                            .bound = 0,
@@ -130,18 +154,20 @@ void ReferenceCheck::finish(VerifyReport& report) const {
                            .passed = wrong == 0,
                            .note = std::move(note)});
   };
-  count_row("prompt ids", wrong_prompts_, "tokenizer against the reference's ids");
+  count_row("prompt ids", prompts_, wrong_prompts_,
+            std::to_string(prompts_) + " texts, tokenizer against the reference's ids");
   std::string greedy_note = std::to_string(greedy_cases_) + " texts, " +
                             std::to_string(greedy_.steps) + " tokens, " +
                             std::to_string(greedy_.ties) + " rounding ties";
   if (!first_greedy_.empty()) greedy_note += ", first at " + first_greedy_;
-  count_row("greedy ids", greedy_.mismatches, greedy_note);
+  count_row("greedy ids", greedy_.steps, greedy_.mismatches, greedy_note);
   const std::string wrong_note = first_wrong_.empty() ? "" : ", first wrong: " + first_wrong_;
-  count_row("answers (sums, tools)", wrong_answers_,
+  count_row("answers (sums, tools)", answers_, wrong_answers_,
             std::to_string(answers_) + " cases the reference gets right" + wrong_note);
-  count_row("retrieval", wrong_retrievals_,
+  count_row("retrieval", retrievals_, wrong_retrievals_,
             std::to_string(retrievals_) + " cases the reference gets right" + wrong_note);
   report.rows.insert(report.rows.end(), texts_.begin(), texts_.end());
+  return {};
 }
 
 }  // namespace
@@ -156,14 +182,23 @@ Result<VerifyReport> verify_reference(const EngineOptions& options, const std::s
   auto model = LoadedModel::load(options);
   if (!model) return fail(model.error());
 
+  const int vocab = (*model)->config().vocab_size;
+  if (tokenizer->vocab_size() > vocab)
+    return fail({.code = Errc::kMismatch,
+                 .what = "tokenizer larger than the model",
+                 .where = options.model_dir + "/tokenizer.json",
+                 .expected = "at most " + std::to_string(vocab) + " ids",
+                 .found = std::to_string(tokenizer->vocab_size()),
+                 .hint = "tokenizer.json and config.json belong to different models"});
+
   const VerifyBounds bounds = verify_bounds(options);
-  VerifyReport report{.source = file->source, .bounds = bounds.text};
-  ReferenceCheck check(**model, *tokenizer, bounds);
+  VerifyReport report{.source = file->source, .bounds = describe_bounds(options, bounds)};
+  ReferenceCheck check(**model, *tokenizer, bounds, json_path);
   for (const ReferenceCase& item : file->cases)
     if (auto status = check.run(item); !status) return fail(status.error());
   for (const ReferenceText& item : file->texts)
     if (auto status = check.run(item); !status) return fail(status.error());
-  check.finish(report);
+  if (auto status = check.finish(report); !status) return fail(status.error());
   return report;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Admission, rounds and delivery run on the engine's thread; clients touch the queue only.
 #include "runtime/engine_loop.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Handing events over between the engine's thread and a client.
 #include "runtime/generation.h"
 
 #include <utility>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Checks the options, loads every part in order and runs launches.
 #include "runtime/loaded_model.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Sizes of state parts and the kernels in use, in words.
 #include "runtime/model_info.h"
 
 #include <filesystem>

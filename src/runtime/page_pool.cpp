@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reserves addresses once, commits memory as pages are handed out, counts references.
 #include "runtime/page_pool.h"
 
 #include <sys/mman.h>

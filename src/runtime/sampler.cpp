@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Penalties, temperature, top-k, nucleus and the draw, over one total order of tokens.
 #include "runtime/sampler.h"
 
 #include <algorithm>

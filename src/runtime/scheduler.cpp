@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// A round: a decode row of every sequence, and the first waiting prompt's next rows.
 #include "runtime/scheduler.h"
 
 #include <algorithm>

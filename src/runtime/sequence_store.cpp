@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Slots and pages of sequences: taking, growing, copying on write, forking, restoring.
 #include "runtime/sequence_store.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Online softmax over tiles of gathered keys and values, the next tile asked for meanwhile.
 #include "cpu/fast/qsa_attend_tile.h"
 
 #include <algorithm>

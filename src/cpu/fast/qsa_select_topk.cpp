@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Radix selection: three digits narrow the threshold, one pass emits the winners.
 #include "cpu/fast/qsa_select_topk.h"
 
 #include <algorithm>

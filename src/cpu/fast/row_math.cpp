@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The loops of row_math.h, cloned per instruction set by the compiler.
 #include "cpu/fast/row_math.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The row kernels of the best instruction set.
 #include "cpu/fast/rows_level.h"
 
 namespace tessera::cpu {
