@@ -65,12 +65,12 @@ Result<std::vector<int32_t>> CaseReader::ids(const char* key) const {
   for (const json::value& item : value->get_array()) {
     const int64_t* id = item.if_int64();
     if (id == nullptr || *id < 0 || *id > std::numeric_limits<int32_t>::max())
-      return fail({.code = Errc::kCorruptFile,
-                   .what = "malformed reference file",
-                   .where = where_ + ": " + name_ + "." + key + "[" + std::to_string(ids.size()) +
-                            "]",
-                   .expected = "a token id",
-                   .found = json::serialize(item)});
+      return fail(
+          {.code = Errc::kCorruptFile,
+           .what = "malformed reference file",
+           .where = where_ + ": " + name_ + "." + key + "[" + std::to_string(ids.size()) + "]",
+           .expected = "a token id",
+           .found = json::serialize(item)});
     ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;
@@ -208,8 +208,7 @@ Result<void> read_texts(const json::object& root, const std::string& where, Refe
     if (!tokens) return fail(tokens.error());
     Result<double> nll = reader.finite("nll");
     if (!nll) return fail(nll.error());
-    file.texts.push_back(
-        {.name = key, .text = std::move(*text), .tokens = *tokens, .nll = *nll});
+    file.texts.push_back({.name = key, .text = std::move(*text), .tokens = *tokens, .nll = *nll});
   }
   return {};
 }

@@ -15,16 +15,18 @@ struct ReferenceCase {
   std::string prompt_text{};
   std::vector<int32_t> prompt{};  // empty when only the text is given
   std::vector<int32_t> output{};
-  std::vector<double> margin{};  // best minus second logit per output token; may be empty
+  std::string output_key{};      // what the file calls them
+  std::vector<double> margin{};  // best minus second logit per output token; empty: not known
   std::string want{};            // the right answer where it is known
   bool reference_right = false;  // the reference itself gives `want`
   bool retrieval = false;        // a needle case
+  bool compare_ids = false;      // token by token, else only the answer
 };
 
 struct ReferenceText {
   std::string name{};
   std::string text{};
-  int tokens = 0;    // scored tokens
+  int tokens = 0;    // of the text, at least 2; the first one is not scored
   double nll = 0.0;  // mean
 };
 
@@ -34,6 +36,8 @@ struct ReferenceFile {
   std::vector<ReferenceText> texts{};
 };
 
+/// Ids are int32 and not negative; whether the model has them is not known here.
+/// Errors: kCorruptFile with the key.
 Result<ReferenceFile> parse_reference_file(std::string_view json, const std::string& where);
 
 }  // namespace tessera

@@ -10,6 +10,9 @@
 
 namespace tessera {
 
+/// Two tokens of text, of which the second is scored, and one generated token.
+constexpr int kLeastContext = 3;
+
 Result<TextScore> score_text(Engine& engine, const std::vector<int32_t>& ids,
                              const std::function<void(double fraction)>& on_progress) {
   // A request needs room for one generated token.
@@ -22,7 +25,6 @@ Result<TextScore> score_text(Engine& engine, const std::vector<int32_t>& ids,
                  .what = "text too short to score",
                  .expected = "at least 2 tokens",
                  .found = std::to_string(ids.size())});
-  constexpr int kLeastContext = 3;  // two tokens of text, of which one is scored, and one more
   if (engine.info().max_context < kLeastContext)
     return fail({.code = Errc::kContextLimit,
                  .what = "context too short to score a text",

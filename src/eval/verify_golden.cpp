@@ -98,9 +98,8 @@ Result<void> check_greedy_inputs(const LoadedModel& model, std::span<const int32
                  .where = margin_name,
                  .expected = std::to_string(output.size()) + " as in greedy.output",
                  .found = std::to_string(margins.size())});
-  const auto bad = std::find_if(margins.begin(), margins.end(), [](float margin) {
-    return !std::isfinite(margin) || margin < 0;
-  });
+  const auto bad = std::find_if(margins.begin(), margins.end(),
+                                [](float margin) { return !std::isfinite(margin) || margin < 0; });
   if (bad == margins.end()) return {};
   return fail({.code = Errc::kCorruptFile,
                .what = "margin out of range",

@@ -31,9 +31,12 @@ Result<void> decode_greedy(LoadedModel& model, std::span<const int32_t> prompt, 
   constexpr int32_t kFirstRow = 0;
   for (int step = 0;; ++step) {
     model.logits(0, 1, logits.data());
-    // NaN anywhere: an argmax over the rest would mean nothing.
-    if (std::isnan(log_sum_exp(logits)))
-      return not_finite("logits are not numbers", prompt.size() + static_cast<size_t>(step), "NaN");
+    // One NaN anywhere: an argmax over the rest would mean nothing.
+    const auto bad = std::find_if_not(logits.begin(), logits.end(),
+                                      [](float logit) { return std::isfinite(logit); });
+    if (bad != logits.end())
+      return not_finite("logit is not finite", prompt.size() + static_cast<size_t>(step),
+                        std::to_string(*bad));
     const int32_t token = choose(step, argmax(logits));
     if (token < 0) return {};
     const SequenceRows row{.sequence = sequence->id(), .ids = {&token, 1}};

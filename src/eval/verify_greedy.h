@@ -16,10 +16,11 @@ namespace tessera {
 struct GreedyComparison {
   int steps = 0;
   int ties = 0;        // mismatches where the reference's margin is below the bound
-  int mismatches = 0;  // every other mismatch
+  int mismatches = 0;  // every other mismatch; a step without a margin has no excuse
   int first_mismatch = -1;
 };
 
+/// Errors of all three: those of LoadedModel::run, and kNumerics where logits are NaN.
 Result<GreedyComparison> compare_greedy(LoadedModel& model, std::span<const int32_t> prompt,
                                         std::span<const int32_t> expected,
                                         std::span<const double> margin, double margin_bound);
@@ -28,7 +29,8 @@ Result<GreedyComparison> compare_greedy(LoadedModel& model, std::span<const int3
 Result<std::vector<int32_t>> greedy_continuation(LoadedModel& model,
                                                  std::span<const int32_t> prompt, int max_tokens);
 
-/// Mean negative log-likelihood of ids[1..] given their predecessors.
+/// Mean negative log-likelihood of ids[1..] given their predecessors. Errors: kInvalidArgument
+/// (fewer than 2 ids), kNumerics.
 Result<double> mean_nll(LoadedModel& model, std::span<const int32_t> ids);
 
 }  // namespace tessera

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bounds of each configuration, and their text made from the same numbers.
+#include "eval/verify_bounds.h"
+
+#include <cstdio>
+
+namespace tessera {
+namespace {
+
+std::string short_number(double value) {
+  constexpr size_t kRoom = 32;
+  char text[kRoom];
+  std::snprintf(text, sizeof(text), "%g", value);
+  return text;
+}
+
+}  // namespace
+
+VerifyBounds verify_bounds(const EngineOptions& options) {
+  if (options.cache_type == CacheType::kBF16)
+    return {.relative_l2 = 1e-2, .tensors_must_pass = false, .sets_must_match = false};
+  if (options.ops == OpsKind::kReference) return {.relative_l2 = 1e-4};
+  return {.relative_l2 = 1e-3, .sets_must_match = false};
+}
+
+std::string describe_bounds(const EngineOptions& options, const VerifyBounds& bounds) {
+  std::string text = options.ops == OpsKind::kReference ? "reference ops" : "fast ops";
+  text += options.cache_type == CacheType::kBF16 ? ", BF16 caches" : ", FP32 caches";
+  text += ": relative L2 <= " + short_number(bounds.relative_l2);
+  if (!bounds.tensors_must_pass) text += " for the logits, inner tensors reported";
+  text += bounds.sets_must_match ? ", all sets equal" : ", sets reported";
+  text += "; n-gram ids equal; greedy ids equal where the reference's margin is at least " +
+          short_number(bounds.golden_margin) + " (golden) or " +
+          short_number(bounds.reference_margin) + " (reference.json); perplexity within " +
+          short_number(bounds.perplexity) + " relative";
+  return text;
+}
+
+}  // namespace tessera
