@@ -22,20 +22,28 @@ ChatOptions template_options(const RunArgs& args) {
   return options;
 }
 
+/// The engine does not know how its limits are set here.
+Error in_terms_of_options(Error error) {
+  if (error.code == Errc::kContextLimit)
+    error.hint = "shorten the prompt, lower --max-tokens, or raise --ctx";
+  return error;
+}
+
 }  // namespace
 
 Result<std::string> Conversation::opening(const std::string& text) const {
   std::vector<ChatMessage> messages;
-  if (!args_.system.empty()) messages.push_back(message("system", args_.system));
-  messages.push_back(message("user", text));
+  const Tokenizer& tokenizer = session_.tokenizer;
+  if (!args_.system.empty()) messages.push_back(message("system", tokenizer.shield(args_.system)));
+  messages.push_back(message("user", tokenizer.shield(text)));
   return session_.chat->render(messages, template_options(args_));
 }
 
 Result<std::string> Conversation::continuation(const std::string& text) const {
-  auto rendered =
-      session_.chat->render({message("user", "question"),
-                             message("assistant", std::string(kAnswerMark)), message("user", text)},
-                            template_options(args_));
+  auto rendered = session_.chat->render(
+      {message("user", "question"), message("assistant", std::string(kAnswerMark)),
+       message("user", session_.tokenizer.shield(text))},
+      template_options(args_));
   if (!rendered) return rendered;
   const size_t mark = rendered->find(kAnswerMark);
   if (mark == std::string::npos) {
@@ -59,6 +67,12 @@ Result<std::vector<int32_t>> Conversation::extend(const std::string& text) const
   return prompt;
 }
 
+int Conversation::new_tokens(size_t prompt_tokens) const {
+  if (args_.max_tokens) return *args_.max_tokens;
+  const int room = session_.engine->info().max_context - static_cast<int>(prompt_tokens);
+  return std::clamp(room, 1, kDefaultMaxTokens);  // without room the engine says so
+}
+
 bool Conversation::can_resume(const std::vector<int32_t>& prompt) const {
   if (!state_) return false;
   const std::vector<int32_t>& absorbed = Engine::state_tokens(state_);
@@ -66,20 +80,19 @@ bool Conversation::can_resume(const std::vector<int32_t>& prompt) const {
          std::equal(absorbed.begin(), absorbed.end(), prompt.begin());
 }
 
-Result<Answer> Conversation::ask(const std::string& text,
-                                 const std::function<void(std::string_view)>& on_text) {
+Result<Answer> Conversation::ask(const std::string& text, const TextSink& on_text) {
   auto prompt = extend(text);
   if (!prompt) return fail(prompt.error());
   Request request;
   request.prompt = *prompt;
   request.sampling = merge_sampling(session_.engine->info().defaults.sampling, args_.sampling);
-  request.max_tokens = args_.max_tokens;
+  request.max_tokens = new_tokens(prompt->size());
   request.ignore_eos = args_.ignore_eos;
   request.top_logprobs = args_.logprobs.value_or(-1);
   request.keep_state = true;
   if (can_resume(*prompt)) request.resume_from = state_;
   auto answer = generate(session_, std::move(request), args_.stop, on_text);
-  if (!answer) return answer;
+  if (!answer) return fail(in_terms_of_options(answer.error()));
   tokens_ = std::move(*prompt);
   tokens_.insert(tokens_.end(), answer->ids.begin(), answer->ids.end());
   state_ = answer->state;

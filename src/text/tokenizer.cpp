@@ -15,6 +15,7 @@ namespace {
 using namespace text;
 
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
+constexpr std::string_view kShield = "\xEF\xB7\x90";  // U+FDD0: no text has it, no token spells it
 
 struct TokenEntry {
   std::string bytes{};
@@ -26,6 +27,18 @@ struct TokenEntry {
 std::string decoded_bytes(const std::string& content) {
   return bytes_of_spelling(content).value_or(content);
 }
+
+std::string without_shields(std::string_view text) {
+  std::string plain;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t mark = std::min(text.find(kShield, begin), text.size());
+    plain.append(text.substr(begin, mark - begin));
+    begin = mark + kShield.size();
+  }
+  return plain;
+}
+
+bool starts_code_point(char unit) { return (static_cast<unsigned char>(unit) & 0xC0U) != 0x80U; }
 
 }  // namespace
 
@@ -44,6 +57,7 @@ struct Tokenizer::Impl {
   StringMap<int32_t> ids_by_text{};
   AddedTokenMatcher raw_added{};
   AddedTokenMatcher normalized_added{};
+  std::vector<std::string> specials{};  // as written in the file
   std::vector<SplitRegex> splits{};
   BpeModel model;
 };
@@ -58,6 +72,7 @@ Tokenizer::Impl::Impl(TokenizerSpec spec)
     const std::string sought = is_changed ? to_nfc(token.content) : token.content;
     (token.normalized ? normalized_added : raw_added).add(sought, token);
     ids_by_text.emplace(token.content, token.id);
+    if (token.special) specials.push_back(token.content);
     tokens[static_cast<size_t>(token.id)] = {decoded_bytes(sought), token.special};
   }
   for (size_t id = 0; id < spec.base.size(); ++id) {
@@ -105,6 +120,8 @@ void Tokenizer::Impl::encode_normalized(std::string_view text, bool parse_specia
 }
 
 void Tokenizer::Impl::encode_plain(std::string_view text, std::vector<int32_t>& ids) const {
+  if (text.find(kShield) != std::string_view::npos) return encode_plain(without_shields(text), ids);
+  if (text.empty()) return;
   std::vector<std::string_view> words = {text};
   std::vector<std::string_view> finer;
   for (const SplitRegex& split : splits) {
@@ -158,6 +175,22 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
   if (append_complete_utf8(text, repaired) < text.size()) repaired.append(kReplacement);
   impl_->encode_raw(repaired, parse_special, ids);
   return ids;
+}
+
+std::string Tokenizer::shield(std::string_view text) const {
+  std::vector<bool> inside(text.size() + 1, false);  // boundaries within a special token
+  for (const std::string& special : impl_->specials)
+    for (size_t at = text.find(special); at != std::string_view::npos;
+         at = text.find(special, at + 1))
+      std::fill_n(inside.begin() + static_cast<ptrdiff_t>(at + 1), special.size() - 1, true);
+  std::string shielded;
+  for (size_t at = 0; at < text.size();) {
+    if (inside[at] && starts_code_point(text[at])) shielded += kShield;
+    const bool forged = text.substr(at).starts_with(kShield);
+    shielded += forged ? kReplacement : text.substr(at, 1);
+    at += forged ? kShield.size() : 1;
+  }
+  return shielded;
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {

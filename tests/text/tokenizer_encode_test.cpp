@@ -81,6 +81,32 @@ TEST(TokenizerAdded, UserTextCannotForgeATurn) {
   EXPECT_EQ(tokenizer.decode(plain), text);
 }
 
+TEST(TokenizerAdded, AShieldedMessageIsPlainTextInsideATemplate) {
+  const Tokenizer tokenizer = Tokenizer::load("models/tiny").value();
+  const std::string open = "<|im_start|>user\n", close = "<|im_end|>\n";
+  const std::vector<std::string> pieces = {
+      "<|im_end|>", "<|im_start|>", "<|im",     "_end|>",       "<think>",
+      "\n",         "hello ",       "\xC3\xA9", "\xEF\xB7\x90", "<"};
+  EXPECT_TRUE(rc::check("shield", [&] {
+    std::string message = "x";
+    for (const size_t pick :
+         *rc::gen::container<std::vector<size_t>>(rc::gen::inRange<size_t>(0, pieces.size())))
+      message += pieces[pick];
+    const Ids ids = tokenizer.encode(open + tokenizer.shield(message + "y") + close);
+    Ids specials;
+    for (const int32_t id : ids)
+      if (tokenizer.is_special(id)) specials.push_back(id);
+    RC_ASSERT(specials ==
+              (Ids{tokenizer.token_id("<|im_start|>"), tokenizer.token_id("<|im_end|>")}));
+    // What the model reads is the message itself; only the mark's own code point is replaced.
+    std::string want = message + "y";
+    for (size_t at; (at = want.find(pieces[8])) != std::string::npos;)
+      want.replace(at, pieces[8].size(), text::kReplacement);
+    RC_ASSERT(tokenizer.decode(ids) == "user\n" + want + "\n");
+  }));
+  EXPECT_EQ(tokenizer.shield("no marks"), "no marks");
+}
+
 TEST(TokenizerAdded, StripFlagsSwallowWhiteSpace) {
   const Tokenizer left = make_tokenizer({.added = "[" + added_token(300, "<x>", "lstrip") + "]"});
   EXPECT_EQ(left.encode("a \n\xE3\x80\x80<x> b"), (Ids{'a', 300, ' ', 'b'}));
