@@ -80,6 +80,22 @@ TEST(Template, SmallestIntegerHasNoTraps) {
   EXPECT_EQ(render("{{ -9223372036854775807 - 1 }}"), "-9223372036854775808");
 }
 
+// A remainder that overflows on the way may wrap to the right value: `./dev san asan` sees it.
+TEST(Template, ExtremeIntegersStayWithin64Bits) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"{{ -9223372036854775807 % 4611686018427387905 }}", "3"},
+      {"{{ 9223372036854775807 % -4611686018427387905 }}", "-3"},
+      {"{{ (-9223372036854775807 - 1) % 9223372036854775807 }}", "9223372036854775806"},
+      {"{{ 9223372036854775807 % (-9223372036854775807 - 1) }}", "-1"},
+      {"{{ 'ab'.ljust(-9223372036854775807 - 1) }}", "ab"},
+      {"{{ 'ab'.rjust(-9223372036854775807 - 1) }}", "ab"},
+      {"{{ '-ab'.zfill(-9223372036854775807 - 1) }}", "-ab"},
+      {"{{ 'abc'[-9223372036854775807 - 1:9223372036854775807] }}", "abc"},
+      {"{{ 'abc'[::-9223372036854775807 - 1] }}", "c"},
+  };
+  for (const auto& [source, text] : cases) EXPECT_EQ(render(source), text) << source;
+}
+
 TEST(Template, EndlessWorkEndsInAnError) {
   const std::vector<std::string> sources = {
       "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",

@@ -25,6 +25,12 @@ int64_t floor_divide(int64_t left, int64_t right) {
   return left % right != 0 && (left < 0) != (right < 0) ? quotient - 1 : quotient;
 }
 
+/// Never outside the operands' range, as left - quotient * right can be on the way.
+int64_t floor_modulo(int64_t left, int64_t right) {
+  const int64_t rest = left % right;
+  return rest != 0 && (rest < 0) != (right < 0) ? rest + right : rest;
+}
+
 Value integer_power(Run& run, int64_t base, int64_t exponent) {
   int64_t result = 1;
   while (exponent > 0) {
@@ -53,8 +59,7 @@ Value integer_arithmetic(Run& run, std::string_view name, int64_t left, int64_t 
     too_big = name == "//" && left == kMinInt;
     result = name == "//" && !too_big ? -left : 0;
   } else {
-    result = floor_divide(left, right);
-    if (name == "%") result = left - result * right;
+    result = name == "%" ? floor_modulo(left, right) : floor_divide(left, right);
   }
   return too_big ? overflow(run) : Value::integer(result);
 }

@@ -213,6 +213,11 @@ Value partition(Run& run, const Value& self, const Arguments& arguments) {
                           make_string(run, text.substr(hit + separator.size()))});
 }
 
+/// Characters that are missing to `width`, any integer of a template.
+int64_t missing_to(Run& run, const Value& self, int64_t width) {
+  return std::max<int64_t>(width, 0) - length_of(run, self);
+}
+
 enum class Align { kLeft, kRight };
 
 template <Align kAlign>
@@ -224,7 +229,7 @@ Value padded(Run& run, const Value& self, const Arguments& arguments) {
   if (!fill.is_string() || strings::length(fill.text()) != 1)
     run.fail_type("expected one character");
   if (!run.ok()) return {};
-  const Value pad = repeat_text(run, fill.text(), width - length_of(run, self));
+  const Value pad = repeat_text(run, fill.text(), missing_to(run, self, width));
   return kAlign == Align::kLeft ? arithmetic(run, "+", self, pad) : arithmetic(run, "+", pad, self);
 }
 
@@ -232,7 +237,7 @@ Value zero_filled(Run& run, const Value& self, const Arguments& arguments) {
   ArgumentReader reader(run, "zfill", arguments);
   const int64_t width = reader.integer("width", 0);
   reader.done();
-  const Value pad = repeat_text(run, "0", width - length_of(run, self));
+  const Value pad = repeat_text(run, "0", missing_to(run, self, width));
   if (!run.ok()) return {};
   const std::string& text = self.text();
   const bool has_sign = !text.empty() && (text.front() == '+' || text.front() == '-');
