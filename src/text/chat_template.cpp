@@ -2,10 +2,9 @@
 // Chat messages to template variables, in the shape that chat templates expect.
 #include <tessera/chat.h>
 
-#include <fstream>
-#include <iterator>
 #include <optional>
 
+#include "io/mapped_file.h"
 #include "text/jinja/json_value.h"
 #include "text/jinja/strings.h"
 #include "text/jinja/template.h"
@@ -156,14 +155,11 @@ ChatTemplate::~ChatTemplate() = default;
 
 Result<ChatTemplate> ChatTemplate::load(const std::string& model_dir) {
   const std::string path = model_dir + "/chat_template.jinja";
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    return fail({.code = Errc::kNotFound,
-                 .what = "cannot open the chat template",
-                 .where = path,
-                 .hint = "chat needs it; plain completion does not"});
-  const std::string source{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return parse(source, path);
+  const auto source = read_text_file(path, jinja::Limits{}.source_bytes);
+  if (source) return parse(*source, path);
+  Error error = source.error();
+  if (error.code == Errc::kNotFound) error.hint = "chat needs it; plain completion does not";
+  return fail(error);
 }
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source, const std::string& where) {

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "safetensors_writer.h"
 #include "temp_dir.h"
@@ -150,6 +151,17 @@ TEST(ReadTextFile, HonoursItsLimit) {
   const auto refused = read_text_file(dir.file("text"), 4);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message(), HasSubstr("at most 4 bytes, found 5 bytes"));
+}
+
+TEST(ReadTextFile, RefusesWhatIsNoRegularFile) {
+  const test::TempDir dir;
+  ASSERT_EQ(::mkfifo(dir.file("fifo").c_str(), 0600), 0);
+  for (const std::string& path : {dir.path(), dir.file("fifo"), std::string("/dev/zero")}) {
+    const auto refused = read_text_file(path, 1000);  // a wait for a writer would hang the test
+    ASSERT_FALSE(refused) << path;
+    EXPECT_EQ(refused.error().what, "not a regular file");
+    EXPECT_EQ(refused.error().where, path);
+  }
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 // ChatTemplate: messages, tools and variables as templates see them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <tessera/chat.h>
+#include <unistd.h>
+#include <filesystem>
+#include <fstream>
 
 namespace tessera {
 namespace {
@@ -123,6 +127,29 @@ TEST(ChatTemplate, MissingFileIsNamed) {
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code, Errc::kNotFound);
   EXPECT_EQ(missing.error().where, "no/such/folder/chat_template.jinja");
+}
+
+TEST(ChatTemplate, OnlyARegularFileOfSensibleSizeIsRead) {
+  const std::filesystem::path dir =
+      std::filesystem::temp_directory_path() / ("tessera-chat-" + std::to_string(::getpid()));
+  const std::string path = dir / "chat_template.jinja";
+  std::filesystem::create_directories(path);
+  const auto folder = ChatTemplate::load(dir);
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const auto fifo = ChatTemplate::load(dir);
+  std::filesystem::remove(path);
+  std::ofstream(path) << std::string(2 << 20, ' ');
+  const auto large = ChatTemplate::load(dir);
+  std::filesystem::remove_all(dir);
+  for (const auto* refused : {&folder, &fifo}) {
+    ASSERT_FALSE(*refused);
+    EXPECT_EQ(refused->error().what, "not a regular file");
+    EXPECT_EQ(refused->error().where, path);
+  }
+  ASSERT_FALSE(large);
+  EXPECT_EQ(large.error().code, Errc::kCorruptFile);
+  EXPECT_THAT(large.error().message(), HasSubstr("at most 1048576 bytes, found 2097152 bytes"));
 }
 
 }  // namespace
