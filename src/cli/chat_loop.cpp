@@ -21,12 +21,19 @@ void take_turn(const RunArgs& args, Session& session, Conversation& conversation
                const std::string& line) {
   const auto answer = conversation.ask(line, args.json ? nullptr : print_text);
   if (!answer) {
-    report_error(answer.error());
+    Error error = answer.error();
+    if (error.code == Errc::kContextLimit) error.hint += "; /reset starts anew";
+    report_error(error);
     return;
   }
   print_line(args.json ? answer_json(session, args, *answer) : "");
   if (answer->reason == FinishReason::kCancelled) std::fputs("[stopped]\n", stderr);
-  if (answer->reason == FinishReason::kLength) std::fputs("[cut by --max-tokens]\n", stderr);
+  if (answer->reason == FinishReason::kLength) {
+    const int used = answer->usage.prompt_tokens + answer->usage.completion_tokens;
+    const bool full = used >= session.engine->info().max_context;
+    std::fputs(full ? "[the context is full: /reset starts anew]\n" : "[cut by --max-tokens]\n",
+               stderr);
+  }
   if (args.stats) print_stats(answer->usage);
 }
 
@@ -47,6 +54,7 @@ void chat_loop(const RunArgs& args, Session& session, Conversation& conversation
       std::fprintf(stderr, "unknown command %s\n%s", line->c_str(), kHelp);
     } else {
       take_turn(args, session, conversation, *line);
+      if (!flush_output()) return;
     }
   }
 }

@@ -3,9 +3,7 @@
 // left.
 #pragma once
 
-#include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "cli/options.h"
@@ -19,7 +17,7 @@ class Conversation {
   Conversation(Session& session, const RunArgs& args) : session_(session), args_(args) {}
 
   /// Sends the user's text (in raw mode: appends it) and generates.
-  Result<Answer> ask(const std::string& text, const std::function<void(std::string_view)>& on_text);
+  Result<Answer> ask(const std::string& text, const TextSink& on_text);
 
   Result<void> load_state(const std::string& path);
   /// The state after everything that was said, the last generated token included.
@@ -30,6 +28,7 @@ class Conversation {
   Result<std::vector<int32_t>> extend(const std::string& text) const;
   Result<std::string> opening(const std::string& text) const;
   Result<std::string> continuation(const std::string& text) const;
+  int new_tokens(size_t prompt_tokens) const;
   bool can_resume(const std::vector<int32_t>& prompt) const;
   Result<void> absorb_all();
 

@@ -14,7 +14,7 @@ namespace {
 class Collector {
  public:
   Collector(TextStream stream, std::vector<int32_t> hidden_ids, bool keep_events,
-            const std::function<void(std::string_view)>& on_text)
+            const TextSink& on_text)
       : stream_(std::move(stream)),
         hidden_ids_(std::move(hidden_ids)),
         keep_events_(keep_events),
@@ -23,12 +23,12 @@ class Collector {
   /// True while more tokens are wanted. The engine learns of a stop text a round late; what it
   /// made in between is dropped.
   bool take_token(Event event) {
-    if (stream_.stop_index() >= 0) return false;
+    if (stream_.stop_index() >= 0 || !shown_) return false;
     answer_.ids.push_back(event.token);
     if (std::ranges::find(hidden_ids_, event.token) == hidden_ids_.end())
       show(stream_.push(event.token).text);
     if (keep_events_) answer_.tokens.push_back(std::move(event));
-    return stream_.stop_index() < 0;
+    return stream_.stop_index() < 0 && shown_;
   }
 
   Answer finish(Event event, const std::vector<std::string>& stops) {
@@ -44,20 +44,21 @@ class Collector {
  private:
   void show(const std::string& piece) {
     answer_.text += piece;
-    if (!piece.empty() && on_text_) on_text_(piece);
+    if (!piece.empty() && on_text_ && shown_) shown_ = on_text_(piece);
   }
 
   TextStream stream_;
   std::vector<int32_t> hidden_ids_;
   bool keep_events_;
-  const std::function<void(std::string_view)>& on_text_;
+  const TextSink& on_text_;
   Answer answer_{};
+  bool shown_ = true;  // every piece so far was taken
 };
 
 }  // namespace
 
 Result<Answer> generate(Session& session, Request request, const std::vector<std::string>& stops,
-                        const std::function<void(std::string_view)>& on_text) {
+                        const TextSink& on_text) {
   // Tags of thinking and tool calls are special tokens too: only the end of the turn is hidden.
   auto stream = TextStream::create(session.tokenizer, stops, false);
   if (!stream) return fail(stream.error());

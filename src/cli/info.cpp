@@ -92,7 +92,7 @@ void write_sizes(JsonWriter& json, const char* name, const std::vector<SizeEntry
   for (const SizeEntry& entry : entries) {
     json.begin_object().key("name").string(entry.name);
     json.key("bytes").unsigned_integer(entry.bytes);
-    json.key("parameters").unsigned_integer(entry.parameters);
+    if (entry.parameters > 0) json.key("parameters").unsigned_integer(entry.parameters);
     json.key("note").string(entry.note).end_object();
   }
   json.end_array();

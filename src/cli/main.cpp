@@ -27,9 +27,9 @@ int main(int argc, char** argv) {
   using namespace tessera::cli;
   try {
     const auto line = parse_command_line(argc, argv);
-    if (!line) return line.error();
+    if (!line) return end_output(line.error());
     install_log_sink(line->verbose);
-    return dispatch(line->command);
+    return end_output(dispatch(line->command));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tessera: %s\n", error.what());
     return kExitError;

@@ -4,7 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cstdio>
+#include <limits>
 #include <map>
+#include <string_view>
 
 namespace tessera::cli {
 namespace {
@@ -20,6 +23,60 @@ Bias parse_bias(const std::string& text) {
     if (value.ec == std::errc{} && value.ptr == end) return bias;
   }
   throw CLI::ValidationError("--logit-bias", "expected ID=VALUE, as 42=-1.5, found " + text);
+}
+
+/// A check whose message names the values, not the limits of the C++ type behind them.
+template <class Int>
+CLI::Validator whole_number_from(Int least) {
+  const auto check = [least](const std::string& text) -> std::string {
+    Int value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, code] = std::from_chars(text.data(), end, value);
+    if (code == std::errc{} && rest == end && value >= least) return {};
+    const bool too_large = code == std::errc::result_out_of_range && !text.starts_with('-');
+    const std::string range = too_large ? "up to " + std::to_string(std::numeric_limits<Int>::max())
+                                        : "from " + std::to_string(least) + " on";
+    return "expected a whole number " + range + ", found " + text;
+  };
+  return {check, ""};
+}
+
+/// Bytes that follow `lead` in UTF-8, -1 when it starts no character.
+int continuation_bytes(unsigned char lead) {
+  if (lead < 0x80) return 0;
+  if (lead < 0xC2 || lead > 0xF4) return -1;
+  return lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const auto lead = static_cast<unsigned char>(text.front());
+    const int more = continuation_bytes(lead);
+    if (more < 0 || text.size() <= static_cast<size_t>(more)) return false;
+    for (const char byte : text.substr(1, static_cast<size_t>(more)))
+      if ((static_cast<unsigned char>(byte) & 0xC0) != 0x80) return false;
+    const auto second = static_cast<unsigned char>(more > 0 ? text[1] : 0);
+    // Overlong forms, surrogates, and what lies beyond U+10FFFF.
+    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F)) return false;
+    if ((lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) return false;
+    text.remove_prefix(static_cast<size_t>(more) + 1);
+  }
+  return true;
+}
+
+/// The text of an answer is UTF-8: other bytes would never be found in it.
+CLI::Validator utf8_text() {
+  return {[](const std::string& text) {
+            return std::string(is_utf8(text) ? "" : "expected UTF-8 text, found other bytes");
+          },
+          ""};
+}
+
+CLI::Validator folder_name() {
+  return {[](const std::string& text) {
+            return std::string(text.empty() ? "expected a folder, found an empty name" : "");
+          },
+          ""};
 }
 
 /// An option whose values are names, listed in the help and in the message about a wrong one.
@@ -38,10 +95,10 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
   const std::string group = "Engine";
   app.add_option("--device", engine.device, "Where to compute")->type_name("cpu")->group(group);
   app.add_option("--threads", engine.threads, "Threads, 0 for all cores")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number_from(0))
       ->group(group);
   app.add_option("--ctx", engine.max_context, "Context in tokens, 0 for what the model declares")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number_from(0))
       ->group(group);
   add_choice<OpsKind>(app, "--ops", engine.ops,
                       {{"fast", OpsKind::kFast}, {"reference", OpsKind::kReference}},
@@ -51,13 +108,14 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
                         "Storage of keys and values, f32 by default", group);
   app.add_option("--indexer-budget", engine.indexer_budget,
                  "Tokens that sparse attention may select, 0 for the model's own number")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number_from(0))
       ->group(group);
 }
 
 void add_model_folder(CLI::App& app, EngineOptions& engine) {
   app.add_option("DIR,-m,--model", engine.model_dir,
-                 "Model folder (default: models/tiny near the program)");
+                 "Model folder (default: models/tiny near the program)")
+      ->check(folder_name());
 }
 
 void add_json(CLI::App& app, bool& json) { app.add_flag("--json", json, "Print JSON"); }
@@ -82,23 +140,26 @@ void add_sampling_options(CLI::App& app, SamplingOverrides& sampling) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   app.add_option("--seed", sampling.seed, "The same seed gives the same text (default 0)")
+      ->check(whole_number_from(uint64_t{0}))
       ->group(group);
 }
 
 void add_generation_options(CLI::App& app, RunArgs& args) {
   const std::string group = "Generation";
-  app.add_option("--max-tokens", args.max_tokens, "0: until the context is full")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
+  app.add_option("--max-tokens", args.max_tokens,
+                 "0: until the context is full (default: " + std::to_string(kDefaultMaxTokens) +
+                     ", or what the context leaves)")
+      ->check(whole_number_from(0))
       ->group(group);
   app.add_option("--stop", args.stop, "Stop before this text; may be repeated")
+      ->check(utf8_text())
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   app.add_flag("--ignore-eos", args.ignore_eos, "Go on through end-of-text tokens")->group(group);
   app.add_option("--logprobs", args.logprobs, "Log-probabilities, and the N best (with --json)")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number_from(0))
       ->needs("--json")
       ->group(group);
   app.add_option("--save-state", args.save_state, "Save the sequence state when done")
@@ -113,7 +174,8 @@ void add_generation_options(CLI::App& app, RunArgs& args) {
 CLI::App* declare_run(CLI::App& app, RunArgs& args) {
   CLI::App* run = app.add_subcommand("run", "Answer one prompt, or chat when there is none");
   run->add_option("-m,--model", args.engine.model_dir,
-                  "Model folder (default: models/tiny near the program)");
+                  "Model folder (default: models/tiny near the program)")
+      ->check(folder_name());
   run->add_option("-p,--prompt", args.prompt,
                   "What to answer; without it a chat on a terminal, else standard input");
   run->add_option("--system", args.system, "System message");
@@ -169,18 +231,24 @@ CLI::App* declare_bench(CLI::App& app, BenchArgs& args) {
                                "Options");
   bench->add_option("--contexts", args.bench.contexts, "Context lengths, as 128,512,2048")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number_from(1));
   bench->add_option("--decode-tokens", args.bench.decode_tokens, "Generated at each context")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number_from(1))
       ->capture_default_str();
   add_json(*bench, args.json);
   add_engine_options(*bench, args.bench.engine);
   return bench;
 }
 
-/// CLI11 prints help and messages itself; its many error codes become one.
+/// CLI11 prints help itself; its many error codes become one.
 int report(const CLI::App& app, const CLI::ParseError& error) {
-  return app.exit(error) == kExitOk ? kExitOk : kExitUsage;
+  if (error.get_exit_code() == kExitOk) return app.exit(error);
+  std::string message = error.what();
+  const std::vector<std::string> left = app.remaining();
+  if (app.get_subcommands().empty() && !left.empty() && !left.front().starts_with('-'))
+    message = "unknown command " + left.front();
+  std::fprintf(stderr, "tessera: %s\nRun with --help for more information.\n", message.c_str());
+  return kExitUsage;
 }
 
 }  // namespace

@@ -26,12 +26,15 @@ struct SamplingOverrides {
   uint64_t seed = 0;
 };
 
+/// Or less, where the context leaves less.
+inline constexpr int kDefaultMaxTokens = 1024;
+
 struct RunArgs {
   EngineOptions engine{};
   std::optional<std::string> prompt{};
   std::string system{};
   SamplingOverrides sampling{};
-  int max_tokens = 1024;  // 0: until the context is full
+  std::optional<int> max_tokens{};  // 0: until the context is full; unset: kDefaultMaxTokens
   std::vector<std::string> stop{};
   std::optional<int> logprobs{};
   std::string save_state{};

@@ -15,7 +15,15 @@ namespace {
 
 Result<std::string> prompt_text(const RunArgs& args) {
   if (args.prompt) return *args.prompt;
-  return read_input("-");
+  auto text = read_input("-");
+  if (text && text->empty() && !args.load_state.empty() && !args.raw) {
+    return fail({.code = Errc::kInvalidArgument,
+                 .what = "nothing to say",
+                 .where = "standard input",
+                 .found = "no text",
+                 .hint = "give the next turn with -p TEXT"});
+  }
+  return text;
 }
 
 Result<Answer> answer_prompt(const RunArgs& args, Session& session, Conversation& conversation) {
@@ -55,6 +63,7 @@ int run_command(const RunArgs& args) {
     if (!answer) return report_error(answer.error());
     status = exit_status(*answer);
   }
+  if (!flush_output()) return kExitError;
   if (!args.save_state.empty()) {
     if (auto saved = conversation.save_state(args.save_state); !saved)
       return report_error(saved.error());

@@ -30,12 +30,42 @@ std::vector<fs::path> default_model_places() {
   return places;
 }
 
+Result<void> check_folder(const std::string& dir) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(dir, ignored);
+  if (fs::is_directory(status)) return {};
+  if (fs::exists(status)) {
+    return fail({.code = Errc::kNotFound,
+                 .what = "not a folder",
+                 .where = dir,
+                 .expected = "a model folder",
+                 .hint = "pass the folder that holds config.json and the weights"});
+  }
+  return fail({.code = Errc::kNotFound,
+               .what = "no such model folder",
+               .where = dir,
+               .hint = "pass the folder that holds config.json and the weights"});
+}
+
+Result<Tokenizer> load_tokenizer(const std::string& dir) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(dir) / "config.json", ignored) &&
+      !fs::exists(fs::path(dir) / "tokenizer.json", ignored)) {
+    return fail({.code = Errc::kNotFound,
+                 .what = "the model has no tokenizer",
+                 .where = dir,
+                 .expected = "tokenizer.json",
+                 .hint = "only info, verify and bench work without one"});
+  }
+  return Tokenizer::load(dir);
+}
+
 double per_second(int tokens, double seconds) { return seconds > 0.0 ? tokens / seconds : 0.0; }
 
 }  // namespace
 
 Result<void> choose_model(EngineOptions& options) {
-  if (!options.model_dir.empty()) return {};
+  if (!options.model_dir.empty()) return check_folder(options.model_dir);
   std::error_code ignored;
   for (const fs::path& place : default_model_places()) {
     if (!fs::exists(place / "config.json", ignored)) continue;
@@ -59,7 +89,7 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options) {
 Result<Session> open_session(EngineOptions options, bool with_template) {
   if (auto chosen = choose_model(options); !chosen) return fail(chosen.error());
   const std::string dir = options.model_dir;
-  auto tokenizer = Tokenizer::load(dir);
+  auto tokenizer = load_tokenizer(dir);
   if (!tokenizer) return fail(tokenizer.error());
   std::optional<ChatTemplate> chat;
   if (with_template) {

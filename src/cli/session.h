@@ -26,7 +26,7 @@ struct Session {
 Result<Session> open_session(EngineOptions options, bool with_template);
 
 /// Fills `options.model_dir` with the default model when it is empty: models/tiny in the working
-/// directory, or in a folder above the program.
+/// directory, or in a folder above the program. Refuses what is no folder.
 Result<void> choose_model(EngineOptions& options);
 
 /// Loads the weights behind a progress line.
@@ -45,10 +45,14 @@ struct Answer {
   StateHandle state{};
 };
 
-/// Runs a request to its end; `on_text` gets the answer piece by piece. Ctrl-C cancels it (an
-/// InterruptScope must be alive). A failed request comes back as its error.
+/// Takes the next piece of an answer; false when it has nowhere to go.
+using TextSink = std::function<bool(std::string_view)>;
+
+/// Runs a request to its end; `on_text` gets the answer piece by piece, and ends it when it cannot
+/// take one. Ctrl-C cancels it (an InterruptScope must be alive). A failed request comes back as
+/// its error.
 Result<Answer> generate(Session& session, Request request, const std::vector<std::string>& stops,
-                        const std::function<void(std::string_view)>& on_text);
+                        const TextSink& on_text);
 
 /// "stop", "length" or "cancelled".
 const char* reason_name(FinishReason reason);

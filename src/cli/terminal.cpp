@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include "cli/options.h"
@@ -23,6 +24,7 @@ constexpr std::chrono::milliseconds kQuietTime{300};
 std::atomic<bool> interrupted{false};
 std::atomic<int> wake_writer{-1};
 int wake_reader = -1;
+int output_errno = 0;  // why standard output failed; the stream itself forgets it
 static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
 
 /// A second Ctrl-C before anyone has looked at the first one ends the program.
@@ -62,12 +64,27 @@ void install_log_sink(bool verbose) {
   });
 }
 
-void print_text(std::string_view text) {
+bool print_text(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  return flush_output();
 }
 
-void print_line(std::string_view text) { print_text(std::string(text) + "\n"); }
+bool print_line(std::string_view text) { return print_text(std::string(text) + "\n"); }
+
+bool flush_output() {
+  errno = 0;
+  const bool flushed = std::fflush(stdout) == 0;
+  if (errno != 0) output_errno = errno;
+  return flushed && std::ferror(stdout) == 0;
+}
+
+int end_output(int status) {
+  if (flush_output()) return status;
+  return report_error({.code = Errc::kNotFound,
+                       .what = "cannot write",
+                       .where = "standard output",
+                       .found = output_errno != 0 ? std::strerror(output_errno) : ""});
+}
 
 Progress::Progress(std::string label)
     : label_(std::move(label)),

@@ -16,9 +16,15 @@ int report_error(const Error& error);
 /// Warnings and errors of the library go to standard error; everything when `verbose`.
 void install_log_sink(bool verbose);
 
-/// Standard output, flushed at once: answers appear as they are made.
-void print_text(std::string_view text);
-void print_line(std::string_view text);
+/// Standard output, flushed at once: answers appear as they are made. False when it could not be
+/// written; end_output() reports that.
+bool print_text(std::string_view text);
+bool print_line(std::string_view text);
+/// Writes what is left in the buffer; true when everything so far has arrived.
+bool flush_output();
+/// The last step of the program: `status`, or a message and the status of a failure when standard
+/// output could not be written.
+int end_output(int status);
 
 /// One line on standard error that is redrawn in place and erased at the end. Silent when standard
 /// error is not a terminal, and for work that ends at once.
