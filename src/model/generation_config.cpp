@@ -14,13 +14,22 @@ namespace {
 
 constexpr size_t kMaxFileBytes = 1U << 20;
 constexpr IntRange kTokenId = {0, std::numeric_limits<int32_t>::max()};
-constexpr double kMaxTemperature = 100.0;
-constexpr double kMaxPenalty = 100.0;
-constexpr double kSmallest = 1e-6;
+constexpr double kMaxFloat = std::numeric_limits<float>::max();
 
-float real(const ConfigFields& fields, std::string_view key, double low, double high,
-           float fallback) {
-  return static_cast<float>(fields.number(key, low, high, double{fallback}));
+/// Any float: the ranges are those of SamplingParams::validate.
+float real(const ConfigFields& fields, std::string_view key, float fallback) {
+  return static_cast<float>(fields.number(key, -kMaxFloat, kMaxFloat, double{fallback}));
+}
+
+/// The ranges of a request hold for defaults too: else every request that leaves them alone fails.
+Result<void> check_sampling(const SamplingParams& sampling, const std::string& where) {
+  constexpr int kNoVocabulary = 0;  // no file sets a bias
+  Result<void> valid = sampling.validate(kNoVocabulary);
+  if (valid) return {};
+  Error error = std::move(valid.error());
+  error.code = Errc::kCorruptFile;
+  error.where = where + ": " + error.where;
+  return fail(std::move(error));
 }
 
 /// Files without do_sample still mean sampling when they set one of its knobs; none of them:
@@ -32,17 +41,13 @@ bool wants_sampling(const ConfigFields& fields) {
 
 SamplingParams read_sampling(const ConfigFields& fields) {
   SamplingParams sampling;
-  sampling.temperature = real(fields, "temperature", 0, kMaxTemperature, sampling.temperature);
-  if (!wants_sampling(fields)) sampling.temperature = 0;
+  sampling.temperature = real(fields, "temperature", sampling.temperature);
   sampling.top_k = fields.size("top_k", {0, kTokenId.high}, sampling.top_k);
-  sampling.top_p = real(fields, "top_p", kSmallest, 1, sampling.top_p);
-  sampling.min_p = real(fields, "min_p", 0, 1, sampling.min_p);
-  sampling.repetition_penalty =
-      real(fields, "repetition_penalty", kSmallest, kMaxPenalty, sampling.repetition_penalty);
-  sampling.presence_penalty =
-      real(fields, "presence_penalty", -kMaxPenalty, kMaxPenalty, sampling.presence_penalty);
-  sampling.frequency_penalty =
-      real(fields, "frequency_penalty", -kMaxPenalty, kMaxPenalty, sampling.frequency_penalty);
+  sampling.top_p = real(fields, "top_p", sampling.top_p);
+  sampling.min_p = real(fields, "min_p", sampling.min_p);
+  sampling.repetition_penalty = real(fields, "repetition_penalty", sampling.repetition_penalty);
+  sampling.presence_penalty = real(fields, "presence_penalty", sampling.presence_penalty);
+  sampling.frequency_penalty = real(fields, "frequency_penalty", sampling.frequency_penalty);
   return sampling;
 }
 
@@ -81,12 +86,16 @@ Result<GenerationDefaults> parse_generation_config(std::string_view json,
   const ConfigFields fields(*object, where + ": ", error);
   GenerationDefaults defaults;
   defaults.sampling = read_sampling(fields);
+  const bool sampled = wants_sampling(fields);
   for (const int64_t id : fields.one_or_more("eos_token_id", kTokenId)) {
     defaults.eos_token_ids.push_back(static_cast<int32_t>(id));
   }
   defaults.bos_token_id = fields.size("bos_token_id", kTokenId, defaults.bos_token_id);
   defaults.pad_token_id = fields.size("pad_token_id", kTokenId, defaults.pad_token_id);
   if (error) return fail(error.get());
+  if (Result<void> valid = check_sampling(defaults.sampling, where); !valid)
+    return fail(std::move(valid.error()));
+  if (!sampled) defaults.sampling.temperature = 0;
   return defaults;
 }
 

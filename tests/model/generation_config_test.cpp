@@ -45,6 +45,23 @@ TEST(GenerationConfig, RefusesValuesOutsideTheirRange) {
   }
 }
 
+// A default that a request may not have would make every request fail that leaves it alone.
+TEST(GenerationConfig, DefaultsAreInTheRangeOfARequest) {
+  for (const char* key : {"presence_penalty", "frequency_penalty"}) {
+    const std::string start = std::string("{\"") + key + "\":";
+    const auto good = parse_generation_config(start + "2}", "g");
+    ASSERT_TRUE(good) << good.error().message();
+    EXPECT_TRUE(good->sampling.validate(1));
+    for (const char* value : {"2.01}", "-2.01}", "1e300}"}) {
+      const auto bad = parse_generation_config(start + value, "g");
+      ASSERT_FALSE(bad) << key << value;
+      EXPECT_EQ(bad.error().code, Errc::kCorruptFile);
+      EXPECT_THAT(bad.error().where, HasSubstr(key));
+    }
+  }
+  EXPECT_FALSE(parse_generation_config(R"({"do_sample":false,"temperature":101})", "g"));
+}
+
 TEST(GenerationConfig, FilesOfTheRepository) {
   const ModelConfig nano = load_model_config("models/nano").value();
   const auto greedy = load_generation_config("models/nano", nano);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Range checks of the sampling settings that a client sends.
+// Range checks of the sampling settings that a client sends or generation_config.json sets.
 #include <tessera/sampling.h>
 #include <cmath>
 #include <string>
