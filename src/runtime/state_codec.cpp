@@ -177,7 +177,7 @@ Result<void> check_table(const PartTable& found, const StateLayout& layout,
   return {};
 }
 
-/// Everything that can be known without allocating.
+/// Everything that can be known without allocating, the cheap checks first.
 Result<int64_t> check_file(std::span<const std::byte> file, const StateIdentity& identity,
                            int32_t pool_pages, const std::string& where) {
   if (file.size() < kFixedBytes + sizeof(Checksum))
@@ -192,15 +192,6 @@ Result<int64_t> check_file(std::span<const std::byte> file, const StateIdentity&
                  .where = where,
                  .expected = std::to_string(kFormatVersion),
                  .found = std::to_string(header.format)});
-  Checksum stored = 0;
-  std::memcpy(&stored, file.data() + file.size() - sizeof(stored), sizeof(stored));
-  if (const Checksum computed = checksum_of(file); computed != stored)
-    return fail({.code = Errc::kCorruptFile,
-                 .what = "checksum differs",
-                 .where = where,
-                 .expected = hex(stored),
-                 .found = hex(computed),
-                 .hint = "the file is damaged or was cut"});
   if (Result<void> ok = check_header(header, identity, where); !ok)
     return fail(std::move(ok.error()));
   if (Result<void> ok = check_table(reader.take<PartTable>(), *identity.layout, where); !ok)
@@ -216,6 +207,16 @@ Result<int64_t> check_file(std::span<const std::byte> file, const StateIdentity&
   const size_t wanted = file_bytes(*identity.layout, num_tokens);
   if (file.size() != wanted)
     return corrupt("state file has the wrong size", where, wanted, file.size());
+  // Last: the only check that reads the whole file.
+  Checksum stored = 0;
+  std::memcpy(&stored, file.data() + file.size() - sizeof(stored), sizeof(stored));
+  if (const Checksum computed = checksum_of(file); computed != stored)
+    return fail({.code = Errc::kCorruptFile,
+                 .what = "checksum differs",
+                 .where = where,
+                 .expected = hex(stored),
+                 .found = hex(computed),
+                 .hint = "the file is damaged or was cut"});
   return num_tokens;
 }
 

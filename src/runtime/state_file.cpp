@@ -7,10 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <vector>
+#include <new>
 
+#include "io/mapped_file.h"
 #include "runtime/state_codec.h"
 
 namespace tessera {
@@ -21,6 +20,17 @@ tl::unexpected<Error> io_error(std::string what, const std::string& path, int co
                .what = std::move(what),
                .where = path,
                .found = std::strerror(code)});
+}
+
+/// Runs `work` so that a failed allocation is an Error. Its text fits into the string object: there
+/// may be no memory for more.
+template <class Work>
+auto with_memory_failure(Work&& work) -> decltype(work()) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return fail({.code = Errc::kOutOfMemory, .what = "out of memory"});
+  }
 }
 
 /// A new file next to `path`; removed unless it was renamed over it.
@@ -63,35 +73,36 @@ class TemporaryFile {
 
 Result<void> save_state_file(const StateSnapshot& snapshot, const StateIdentity& identity,
                              const std::string& path) {
-  TemporaryFile file(path);
-  if (!file.is_open()) return io_error("cannot create state file", path, errno);
-  const bool written = encode_state(snapshot, identity, [&file](std::span<const std::byte> bytes) {
-    return file.write_all(bytes);
+  return with_memory_failure([&]() -> Result<void> {
+    TemporaryFile file(path);
+    if (!file.is_open()) return io_error("cannot create state file", path, errno);
+    const bool written =
+        encode_state(snapshot, identity,
+                     [&file](std::span<const std::byte> bytes) { return file.write_all(bytes); });
+    if (!written) return io_error("cannot write state file", path, errno);
+    if (!file.rename_to(path)) return io_error("cannot rename state file", path, errno);
+    return {};
   });
-  if (!written) return io_error("cannot write state file", path, errno);
-  if (!file.rename_to(path)) return io_error("cannot rename state file", path, errno);
-  return {};
 }
 
 Result<std::shared_ptr<const StateSnapshot>> load_state_file(
     const std::string& path, const StateIdentity& identity, const std::shared_ptr<PagePool>& pool) {
-  std::error_code status;
-  const uintmax_t size = std::filesystem::file_size(path, status);
-  if (status) return io_error("cannot read state file", path, status.value());
-  const int64_t most_tokens = int64_t{pool->capacity()} * ops::kPageTokens;
-  const size_t most_bytes = state_codec::file_bytes(*identity.layout, most_tokens);
-  if (size > most_bytes)
-    return fail({.code = Errc::kCorruptFile,
-                 .what = "state file is larger than any state of this engine",
-                 .where = path,
-                 .expected = "at most " + std::to_string(most_bytes) + " bytes",
-                 .found = std::to_string(size)});
-  std::vector<std::byte> bytes(size);
-  std::ifstream file(path, std::ios::binary);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (!file || file.gcount() != static_cast<std::streamsize>(size))
-    return io_error("cannot read state file", path, errno);
-  return decode_state(bytes, identity, pool, path);
+  using Loaded = Result<std::shared_ptr<const StateSnapshot>>;
+  return with_memory_failure([&]() -> Loaded {
+    // Mapped: what the header rules out is never read, and nothing is in memory twice.
+    const auto file = MappedFile::open(path);
+    if (!file) return fail(file.error());
+    const std::string_view bytes = (*file)->bytes();
+    const int64_t most_tokens = int64_t{pool->capacity()} * ops::kPageTokens;
+    const size_t most_bytes = state_codec::file_bytes(*identity.layout, most_tokens);
+    if (bytes.size() > most_bytes)
+      return fail({.code = Errc::kCorruptFile,
+                   .what = "state file is larger than any state of this engine",
+                   .where = path,
+                   .expected = "at most " + std::to_string(most_bytes) + " bytes",
+                   .found = std::to_string(bytes.size())});
+    return decode_state(std::as_bytes(std::span(bytes)), identity, pool, path);
+  });
 }
 
 }  // namespace tessera

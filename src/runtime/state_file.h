@@ -47,9 +47,10 @@ Result<std::shared_ptr<const StateSnapshot>> decode_state(std::span<const std::b
 void reseal_state(std::span<std::byte> file);
 
 /// Writes to a temporary file in the same folder and renames it, so that `path` is never half
-/// written. Errors: kNotFound with the text of the system.
+/// written. Errors: kNotFound with the text of the system, kOutOfMemory.
 Result<void> save_state_file(const StateSnapshot& snapshot, const StateIdentity& identity,
                              const std::string& path);
+/// Reads a saved file. Errors: kNotFound and those of decode_state; nothing is thrown.
 Result<std::shared_ptr<const StateSnapshot>> load_state_file(const std::string& path,
                                                              const StateIdentity& identity,
                                                              const std::shared_ptr<PagePool>& pool);

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -126,6 +128,17 @@ TEST_F(StateFile, SaysWhatDoesNotMatch) {
             std::pair(Errc::kMismatch, std::string("missing or extra state part")));
 }
 
+// The cheap checks come first: a wrong file is refused by its header and size, not by its checksum.
+TEST_F(StateFile, LooksAtHeaderAndSizeBeforeItReadsTheRest) {
+  EXPECT_EQ(decode(with(offsetof(Header, magic), 'X')).error().what, "not a state file");
+  EXPECT_EQ(decode(with(offsetof(Header, weights), kWeights + 1)).error().what,
+            "other weights or config");
+  EXPECT_EQ(decode(std::span(file_).first(file_.size() - 1)).error().what,
+            "state file has the wrong size");
+  EXPECT_EQ(decode(with(file_.size() - sizeof(uint64_t) - 1, 'X')).error().what,
+            "checksum differs");
+}
+
 TEST_F(StateFile, RefusesTokensOutsideTheVocabulary) {
   for (const int32_t token : {-1, kVocab, INT32_MIN, INT32_MAX}) {
     const Error error = refusal(with(kFixedBytes + sizeof(int32_t), token));
@@ -240,6 +253,30 @@ TEST_F(StateFileOnDisk, RefusesWhatIsNoStateFile) {
   EXPECT_EQ(huge.error().code, Errc::kCorruptFile);
   EXPECT_THAT(huge.error().what, testing::HasSubstr("larger than any state"));
 }
+
+// Sanitizers have their own allocator, which ends the program when memory is short.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+/// Leaves no room for new memory, then runs `work` and ends with 0 when it returned kOutOfMemory.
+template <class Work>
+[[noreturn]] void exit_without_memory(Work&& work) {
+  const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+  if (setrlimit(RLIMIT_AS, &none) != 0) _exit(2);
+  const auto result = work();
+  _exit(!result && result.error().code == Errc::kOutOfMemory ? 0 : 1);
+}
+
+TEST_F(StateFileOnDisk, ReportsThatMemoryIsShort) {
+  constexpr size_t kPathBytes = size_t{64} << 20;  // more than the heap has lying about
+  const std::string long_path(kPathBytes, 'x');
+  const StateIdentity identity = identity_of(layout_);
+  EXPECT_EXIT(exit_without_memory([&] { return save_state_file(*snapshot_, identity, long_path); }),
+              testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(exit_without_memory([&] { return load_state_file(long_path, identity, pool_); }),
+              testing::ExitedWithCode(0), "");
+}
+
+#endif
 
 }  // namespace
 }  // namespace tessera
