@@ -20,6 +20,8 @@ constexpr int kDotGrain = 8;
 /// Pieces of work per thread that even out uneven ones.
 constexpr int kItemsPerThread = 4;
 
+static_assert(kScaleSide == ops::kScaleBlock);  // the level files see linear_level.h only
+
 WeightView view_of(const ops::LinearWeight& weight) {
   WeightView view;
   view.data = static_cast<const unsigned char*>(weight.data);

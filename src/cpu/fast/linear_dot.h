@@ -10,10 +10,9 @@
 namespace tessera::cpu {
 namespace {
 
-inline constexpr int kScaleSide = 128;  // ops::kScaleBlock
-inline constexpr int kDotBlock = 4;     // weight rows read side by side
-inline constexpr int kMaxDotRows = 4;   // activation rows that share one pass over the weights
-inline constexpr int kLineBytes = 64;   // of a cache line
+inline constexpr int kDotBlock = 4;    // weight rows read side by side
+inline constexpr int kMaxDotRows = 4;  // activation rows that share one pass over the weights
+inline constexpr int kLineBytes = 64;  // of a cache line
 inline constexpr int64_t kPrefetchBytes = 16384;
 inline constexpr int kPrefetchLevel = 2;  // into the second-level cache
 

@@ -50,6 +50,7 @@ struct ColumnsTask {
 
 enum class GemmForm : uint8_t { kNT, kNN, kTN };
 
+inline constexpr int kScaleSide = 128;     // of an FP8 scale block, ops::kScaleBlock
 inline constexpr int kColumnGrain = 32;    // columns of the widest register tile
 inline constexpr int kGroupColumns = 256;  // weight columns unpacked before rows pass over them
 inline constexpr int kDepthBlock = 256;    // K elements unpacked at a time

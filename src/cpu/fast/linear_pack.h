@@ -10,7 +10,6 @@ namespace tessera::cpu {
 namespace {
 
 inline constexpr int kPanel = 2 * kLanes;  // columns of a panel: two vectors
-inline constexpr int kScaleBlockSide = 128;
 
 /// One stage of a square transpose by swapping off-diagonal squares of side kSide.
 template <int kSide, bool kLower>
@@ -91,7 +90,7 @@ template <class W>
   transpose(square);
   float scale = 1.0F;
   if constexpr (W::kScaled)
-    scale = weight.scale[n / kScaleBlockSide * weight.scale_cols + k / kScaleBlockSide] * W::kUnit;
+    scale = weight.scale[n / kScaleSide * weight.scale_cols + k / kScaleSide] * W::kUnit;
   for (int word = 0; word < kLanes; ++word) {
     const int done = word * W::kPerWord;
     if (done >= depth) break;
@@ -103,7 +102,7 @@ template <class W>
 template <class W>
 void pack_panel(const WeightView& weight, int n, int rows, int k, int depth, float* out) {
   constexpr int kStep = kLanes * W::kPerWord;
-  static_assert(kScaleBlockSide % kStep == 0 && kDepthBlock % kStep == 0);
+  static_assert(kScaleSide % kStep == 0 && kDepthBlock % kStep == 0);
   for (int half = 0; half < 2; ++half) {
     const int left = rows - half * kLanes;
     const int here = left < 0 ? 0 : left < kLanes ? left : kLanes;
