@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera run`: one answer, as text or JSON. Without a prompt it hands over to the chat.
+#include <tessera/state_target.h>
 #include <unistd.h>
 #include <cstdio>
 
@@ -48,6 +49,10 @@ int exit_status(const Answer& answer) {
 }  // namespace
 
 int run_command(const RunArgs& args) {
+  if (!args.save_state.empty()) {
+    if (const auto target = state_target(args.save_state); !target)
+      return report_error(target.error());
+  }
   auto session = open_session(args.engine, !args.raw);
   if (!session) return report_error(session.error());
   Conversation conversation(*session, args);

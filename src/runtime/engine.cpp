@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public engine: checks what clients ask for, hands it to the loop.
 #include <tessera/engine.h>
+#include <tessera/state_target.h>
 
 #include <algorithm>
 #include <exception>
@@ -131,7 +132,9 @@ Result<void> Engine::save_state(const StateHandle& state, const std::string& pat
                  .where = path,
                  .expected = "a state that this engine made or loaded",
                  .found = "a state of another one"});
-  return save_state_file(*state, model.state_identity(), path);
+  const auto target = state_target(path);
+  if (!target) return fail(target.error());
+  return save_state_file(*state, model.state_identity(), *target);
 }
 
 Result<StateHandle> Engine::load_state(const std::string& path) {

@@ -68,6 +68,21 @@ TEST(ChatTest, CtrlCStopsTheAnswerAndNotTheChat) {
   EXPECT_EQ(child.wait(), 0);
 }
 
+TEST(ChatTest, AFullContextNamesTheWayOut) {
+  TerminalChild child(chat({"--ctx", "64", "--ignore-eos"}));
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for("[the context is full: /reset starts anew]")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for("; /reset starts anew)")) << child.output();
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
+  child.type("/reset\n");
+  ASSERT_TRUE(child.wait_for_prompt()) << child.output();
+  child.type(kQuestion);
+  ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
+}
+
 TEST(ChatTest, CtrlCAtThePromptDropsTheLine) {
   TerminalChild child(chat());
   ASSERT_TRUE(child.wait_for_prompt()) << child.output();

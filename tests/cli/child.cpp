@@ -2,6 +2,7 @@
 // fork and exec with files for the streams, or forkpty.
 #include "cli/child.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
 #include <sys/wait.h>
@@ -71,6 +72,22 @@ Outcome run_program(const std::vector<std::string>& words, const std::string& in
   }
   const int status = wait_status(pid);
   return {.status = status, .out = contents(out.get()), .err = contents(err.get())};
+}
+
+Outcome run_program_into(const std::string& device, const std::vector<std::string>& words) {
+  const File err = temporary_file();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int nothing = open("/dev/null", O_RDONLY);
+    const int out = open(device.c_str(), O_WRONLY);
+    if (nothing < 0 || out < 0) _exit(kExecFailed);
+    dup2(nothing, STDIN_FILENO);
+    dup2(out, STDOUT_FILENO);
+    dup2(fileno(err.get()), STDERR_FILENO);
+    exec_program(words);
+  }
+  const int status = wait_status(pid);
+  return {.status = status, .err = contents(err.get())};
 }
 
 TerminalChild::TerminalChild(const std::vector<std::string>& words) {

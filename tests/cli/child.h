@@ -18,6 +18,9 @@ struct Outcome {
 Outcome run_program(const std::vector<std::string>& words, const std::string& input = "",
                     const std::string& folder = ".");
 
+/// The same with `device` as standard output, opened for writing only.
+Outcome run_program_into(const std::string& device, const std::vector<std::string>& words);
+
 /// The program on a pseudo-terminal: both of its output streams come back mixed.
 class TerminalChild {
  public:

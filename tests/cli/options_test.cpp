@@ -45,6 +45,7 @@ TEST_F(OptionsTest, RunKeepsWhatTheUserLeftOpen) {
   EXPECT_FALSE(args.prompt.has_value());
   EXPECT_FALSE(args.sampling.temperature.has_value());
   EXPECT_FALSE(args.logprobs.has_value());
+  EXPECT_FALSE(args.max_tokens.has_value());
   EXPECT_TRUE(args.engine.model_dir.empty());
   EXPECT_EQ(args.engine.ops, OpsKind::kFast);
   EXPECT_EQ(args.engine.cache_type, CacheType::kF32);
@@ -124,6 +125,18 @@ TEST_F(OptionsTest, RepeatedStopsAndBiasesAddUp) {
   EXPECT_EQ(args.sampling.logit_bias, biases);
 }
 
+TEST_F(OptionsTest, AStopTextIsUtf8) {
+  for (const char* const text : {"z", "\u00E9", "\u4E16", "\U0010FFFF", "\xED\x9F\xBF"})
+    EXPECT_TRUE(parse({"run", "--stop", text}).has_value()) << text;
+  for (const char* const text :
+       {"\x80", "a\xFF", "\xC0\x80", "\xE4\xB8", "\xE4z\x80", "\xED\xA0\x80", "\xE0\x80\x80",
+        "\xF0\x80\x80\x80", "\xF4\x90\x80\x80"}) {
+    const auto command = parse({"run", "--stop", text});
+    ASSERT_FALSE(command.has_value()) << text;
+    EXPECT_EQ(command.error(), kExitUsage);
+  }
+}
+
 TEST_F(OptionsTest, APromptMayLookLikeAnythingAndBeEmpty) {
   EXPECT_EQ(run_args({"run", "-p", ""}).prompt, "");
   EXPECT_EQ(run_args({"run", "-p", "-5"}).prompt, "-5");
@@ -187,6 +200,9 @@ TEST_F(OptionsTest, WrongUseEndsWithTwo) {
                                                                  {"run", "--raw", "--system", "x"},
                                                                  {"run", "-p"},
                                                                  {"eval", "dir"},
+                                                                 {"info", ""},
+                                                                 {"run", "--seed", "-1"},
+                                                                 {"run", "--seed", ""},
                                                                  {"bench", "--contexts", "0"}}) {
     const auto command = parse(words);
     ASSERT_FALSE(command.has_value()) << (words.empty() ? "no words" : words.back());

@@ -161,6 +161,72 @@ TEST(ProgramTest, FailuresAreOneMessageAndStatusOne) {
   }
 }
 
+TEST(ProgramTest, LostOutputIsAnError) {
+  const std::vector<std::vector<std::string>> commands = {
+      greedy(),
+      greedy({"--json"}),
+      greedy({"--ignore-eos", "--max-tokens", "0"}),
+      {"info", kTiny},
+      {"info", kTiny, "--json"},
+      {"verify", kNano},
+      {"eval", kTiny, "--text", "CONTRIBUTING.md"},
+      {"--help"},
+      {"run", "--help"},
+      {"--version"},
+  };
+  for (const auto& words : commands) {
+    const Outcome outcome = run_program_into("/dev/full", words);
+    EXPECT_EQ(outcome.status, 1) << words.front();
+    EXPECT_THAT(outcome.err, HasSubstr("tessera: cannot write: standard output")) << words.front();
+  }
+}
+
+TEST(ProgramTest, TheDefaultLengthFitsTheContext) {
+  const auto answer = run_json(greedy({"--ctx", "64", "--ignore-eos"}));
+  EXPECT_EQ(answer.at("finish_reason").as_string(), "length");
+  EXPECT_EQ(answer.at("usage").at("prompt_tokens").as_int64() +
+                answer.at("usage").at("completion_tokens").as_int64(),
+            64);
+  const Outcome named = run_program(greedy({"--ctx", "64", "--max-tokens", "64"}));
+  EXPECT_EQ(named.status, 1);
+  EXPECT_THAT(named.err, HasSubstr("lower --max-tokens, or raise --ctx"));
+}
+
+TEST(ProgramTest, AModelFolderIsNamedForWhatItIs) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"/nonexistent", "no such model folder: /nonexistent"},
+      {"LICENSE", "not a folder: LICENSE"},
+      {"models/tiny/config.json", "not a folder: models/tiny/config.json"},
+      {kNano, "the model has no tokenizer: models/nano"},
+  };
+  for (const auto& [model, message] : cases) {
+    const Outcome outcome = run_program({"run", "-m", model, "-p", kQuestion});
+    EXPECT_EQ(outcome.status, 1) << model;
+    EXPECT_THAT(outcome.err, HasSubstr("tessera: " + message));
+  }
+  EXPECT_EQ(run_program({"info", kNano}).status, 0);
+}
+
+TEST(ProgramTest, UsageErrorsSayWhatWasExpected) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"bogus"}, "unknown command bogus"},
+      {{"run", "--seed", "-1"}, "--seed: expected a whole number from 0 on, found -1"},
+      {{"run", "--seed", "18446744073709551616"}, "up to 18446744073709551615"},
+      {{"run", "--max-tokens", "-1"}, "--max-tokens: expected a whole number from 0 on, found -1"},
+      {{"run", "--threads", "-1"}, "--threads: expected a whole number from 0 on, found -1"},
+      {{"run", "--json", "--logprobs", "-1"}, "--logprobs: expected a whole number from 0 on"},
+      {{"bench", "--contexts", "abc"}, "--contexts: expected a whole number from 1 on, found abc"},
+      {{"run", "-m", ""}, "expected a folder"},
+      {{"run", "--stop", "\xff"}, "--stop: expected UTF-8"},
+  };
+  for (const auto& [words, message] : cases) {
+    const Outcome outcome = run_program(words);
+    EXPECT_EQ(outcome.status, 2) << message;
+    EXPECT_TRUE(outcome.err.starts_with("tessera: ")) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
 TEST(ProgramTest, WrongUseIsStatusTwo) {
   EXPECT_EQ(run_program({"run", "--frobnicate"}).status, 2);
   EXPECT_EQ(run_program({}).status, 2);
@@ -179,6 +245,8 @@ TEST(ProgramTest, InfoCountsTheWeights) {
     if (file.path().extension() == ".safetensors") on_disk += file.file_size();
   EXPECT_GT(bytes, on_disk / 2);
   EXPECT_LE(bytes, on_disk);
+  for (const auto& part : info.at("state_per_token").as_array())
+    EXPECT_FALSE(part.as_object().contains("parameters"));
   EXPECT_FALSE(info.at("kernels").as_array().empty());
   const Outcome text = run_program({"info", kTiny});
   EXPECT_EQ(text.status, 0);

@@ -78,6 +78,39 @@ TEST_F(StateTest, RawTextGoesOnWhereItStopped) {
   EXPECT_EQ(joined + "\n", whole.out);
 }
 
+TEST_F(StateTest, NothingToSayIsNoTurn) {
+  ASSERT_EQ(greedy({"-p", kFirst, "--save-state", path_}).status, 0);
+  const Outcome outcome = greedy({"--load-state", path_});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("nothing to say"));
+}
+
+TEST_F(StateTest, AnotherFileIsNotOverwritten) {
+  std::ofstream(path_) << "my thesis";
+  const Outcome outcome = greedy({"-p", kFirst, "--save-state", path_});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.out, "") << "refused before the work";
+  EXPECT_THAT(outcome.err, HasSubstr("will not overwrite: " + path_));
+  EXPECT_EQ(std::filesystem::file_size(path_), 9U);
+  for (const std::string& target : {std::string("/no/such/folder/state"), testing::TempDir()}) {
+    const Outcome refused = greedy({"-p", kFirst, "--save-state", target});
+    EXPECT_EQ(refused.status, 1) << target;
+    EXPECT_EQ(refused.out, "") << target;
+  }
+}
+
+TEST_F(StateTest, ALinkStaysALink) {
+  const std::string link = path_ + ".link";
+  std::filesystem::create_symlink(path_, link);
+  EXPECT_EQ(greedy({"-p", kFirst, "--save-state", link}).status, 1) << "it leads nowhere yet";
+  ASSERT_EQ(greedy({"-p", kFirst, "--save-state", path_}).status, 0);
+  const Outcome outcome = greedy({"-p", kSecond, "--load-state", link, "--save-state", link});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  std::filesystem::remove(link);
+}
+
 TEST_F(StateTest, ADamagedFileIsRefused) {
   ASSERT_EQ(greedy({"-p", kFirst, "--save-state", path_}).status, 0);
   const auto size = std::filesystem::file_size(path_);
