@@ -7,7 +7,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# What a folder of src/ may include from src/. Public headers (include/tessera) are open to all.
+# What a folder of src/ may include from src/.
 LAYERS = {
     "core": {"core"},
     "ops": {"ops", "core"},
@@ -21,6 +21,18 @@ LAYERS = {
     "train": {"train", "ops", "core"},
     "cli": {"cli"},
     "server": {"server"},
+}
+
+# Public headers (include/tessera) of the layers below the engine; the others may include them all.
+PUBLIC = {
+    "core": {"error", "log"},
+    "ops": {"error"},
+    "cpu": {"error"},
+    "cuda": {"error"},
+    "io": {"error"},
+    "model": {"error", "sampling", "model_info"},
+    "text": {"error", "log", "tokenizer", "chat", "text_stream", "json_writer"},
+    "train": {"error"},
 }
 
 # Third-party headers a public header may show: the type behind Result<T>.
@@ -59,7 +71,10 @@ def layer_problem(layer, target):
     for prefix, folders in OWNERS.items():
         if target.startswith(prefix) and layer not in folders and f"{layer}/" not in target:
             return f"only {', '.join(sorted(folders))} may include {prefix}*"
-    head = target.split("/")[0]
+    head, _, rest = target.partition("/")
+    public = PUBLIC.get(layer)
+    if head == "tessera" and public and rest.removesuffix(".h") not in public:
+        return f"layer {layer} may include <tessera/*.h> of {', '.join(sorted(public))} only"
     if head in LAYERS and "/" in target and head not in LAYERS[layer]:
         return f"layer {layer} may include {', '.join(sorted(LAYERS[layer]))}, not {head}"
     return None

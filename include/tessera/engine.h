@@ -4,8 +4,8 @@
 #pragma once
 
 #include <tessera/error.h>
+#include <tessera/model_info.h>
 #include <tessera/request.h>
-#include <tessera/sampling.h>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,6 @@
 namespace tessera {
 
 enum class OpsKind { kFast, kReference };  // SIMD and threads, or the short FP32 oracle
-enum class CacheType { kF32, kBF16 };      // storage of K and V; index keys stay FP32
 
 struct EngineOptions {
   std::string model_dir{};
@@ -33,39 +32,6 @@ struct EngineOptions {
   int prefill_chunk = 512;  // rows of a prefill launch, a multiple of 64
   /// Called while weights load, fraction in [0, 1].
   std::function<void(double fraction)> on_load_progress{};
-};
-
-/// Bytes of one part of the weights or of the state, for `tessera info`.
-struct SizeEntry {
-  std::string name{};
-  uint64_t bytes = 0;
-  uint64_t parameters = 0;  // 0 for state
-  std::string note{};
-};
-
-struct KernelChoice {
-  std::string op{};
-  std::string kernel{};
-  std::string reason{};
-};
-
-/// What was loaded, in words and numbers.
-struct ModelInfo {
-  std::string name{};
-  std::string layout{};  // "FP8 release layout, per-expert tensors"
-  int vocab_size = 0;
-  int max_context = 0;
-  int hidden_size = 0;
-  int num_layers = 0;
-  int indexer_budget = 0;  // tokens QSA selects at most, plus the open tail
-  std::vector<std::string> layer_kinds{};
-  std::vector<SizeEntry> weights{};
-  std::vector<SizeEntry> state_per_sequence{};  // fixed parts
-  std::vector<SizeEntry> state_per_token{};     // paged parts
-  std::vector<KernelChoice> kernels{};
-  std::vector<std::string>
-      ignored_tensors{};  // "model.visual.* (45): vision tower, not used for text"
-  GenerationDefaults defaults{};
 };
 
 struct EngineStats {

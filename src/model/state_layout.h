@@ -4,7 +4,8 @@
 // over it.
 #pragma once
 
-#include <tessera/engine.h>
+#include <tessera/error.h>
+#include <tessera/model_info.h>
 #include <array>
 #include <cstddef>
 #include <cstdint>

@@ -2,8 +2,8 @@
 // Every parameter of the text model, bound to the bytes of a checkpoint.
 #pragma once
 
-#include <tessera/engine.h>
 #include <tessera/error.h>
+#include <tessera/model_info.h>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -70,7 +70,8 @@ struct ModelWeights {
   std::string layout{};  // "FP8 experts (128x128 blocks), FP8 n-gram table, per-expert tensors"
   std::vector<SizeEntry> sizes{};      // bytes and parameters by part
   std::vector<std::string> ignored{};  // named groups of tensors that text generation does not use
-  uint64_t fingerprint = 0;            // of config, names, shapes, dtypes and sampled bytes
+  /// Every byte up to 256 MiB of tensors; above, 4 KiB of every MiB of each and its last 4 KiB.
+  uint64_t fingerprint = 0;  // of config, names, shapes, dtypes and bytes
 
   std::shared_ptr<const Checkpoint> checkpoint{};
   std::vector<std::vector<float>> converted{};   // small tensors as float, F16 weights as float
