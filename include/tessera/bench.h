@@ -42,7 +42,7 @@ struct FrontierRow {
   double peak_rss_bytes = 0;
 };
 
-/// Time of one op summed over the decode or prefill launches of the run.
+/// Time of one op, summed over the decode or prefill launches of the last frontier.
 struct OpTiming {
   std::string op{};
   double seconds = 0;
