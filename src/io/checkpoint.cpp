@@ -5,9 +5,13 @@
 #include <boost/json/object.hpp>
 #include <boost/json/string.hpp>
 #include <filesystem>
+#include <iomanip>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <system_error>
 
+#include "core/log.h"
 #include "io/json_reader.h"
 
 namespace tessera {
@@ -24,6 +28,11 @@ constexpr size_t kMaxIndexBytes = 256U << 20;
 /// Tensor name to file name.
 using WeightMap = std::map<std::string, std::string, std::less<>>;
 
+struct Index {
+  WeightMap weights{};
+  std::optional<double> total_bytes{};  // some writers store a float
+};
+
 tl::unexpected<Error> disagree(std::string what, std::string where, std::string found) {
   return fail({.code = Errc::kCorruptFile,
                .what = std::move(what),
@@ -38,7 +47,28 @@ bool plain_file_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-Result<WeightMap> read_index(const std::string& path) {
+/// metadata.total_size; anything else under the name is ignored, since no byte is read by it.
+std::optional<double> read_total_size(const json::object& root) {
+  const json::value* metadata = root.if_contains("metadata");
+  const json::object* pairs = metadata == nullptr ? nullptr : metadata->if_object();
+  const json::value* size = pairs == nullptr ? nullptr : pairs->if_contains("total_size");
+  if (size == nullptr || !size->is_number()) return std::nullopt;
+  json::error_code ignored;
+  return size->to_number<double>(ignored);
+}
+
+/// Only a warning: published indexes round it, or count tied tensors twice.
+void compare_total_size(const Index& index, const std::string& path, const TensorMap& tensors) {
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += tensor.bytes;
+  if (!index.total_bytes || *index.total_bytes == static_cast<double>(bytes)) return;
+  std::ostringstream declared;
+  declared << std::fixed << std::setprecision(0) << *index.total_bytes;
+  log_message(LogLevel::kWarning, path + ": metadata.total_size is " + declared.str() +
+                                      ", the tensors have " + std::to_string(bytes) + " bytes");
+}
+
+Result<Index> read_index(const std::string& path) {
   const Result<std::string> text = read_text_file(path, kMaxIndexBytes);
   if (!text) return fail(text.error());
   const Result<json::value> parsed = parse_json(*text, path);
@@ -52,7 +82,7 @@ Result<WeightMap> read_index(const std::string& path) {
                  .where = path,
                  .expected = "weight_map: tensor names to file names"});
   }
-  WeightMap weights;
+  Index index{.total_bytes = read_total_size(*root)};
   for (const auto& [name, value] : *pairs) {
     const json::string* file = value.if_string();
     if (file == nullptr || !plain_file_name(*file)) {
@@ -62,9 +92,9 @@ Result<WeightMap> read_index(const std::string& path) {
                    .expected = "the name of a .safetensors file in the same folder",
                    .found = file == nullptr ? "not a string" : std::string(*file)});
     }
-    weights.emplace(std::string(name), std::string(*file));
+    index.weights.emplace(std::string(name), std::string(*file));
   }
-  return weights;
+  return index;
 }
 
 Result<TensorMap> open_file(const std::string& path, Checkpoint& checkpoint) {
@@ -102,18 +132,21 @@ Result<void> add_shard(const std::string& dir, const std::string& name, const We
 }
 
 Result<void> open_shards(const std::string& dir, Checkpoint& checkpoint) {
-  const Result<WeightMap> weights = read_index(dir + "/" + kIndexFile);
-  if (!weights) return fail(weights.error());
+  const std::string path = dir + "/" + kIndexFile;
+  const Result<Index> index = read_index(path);
+  if (!index) return fail(index.error());
+  const WeightMap& weights = index->weights;
   std::set<std::string, std::less<>> names;
-  for (const auto& [tensor, file] : *weights) names.insert(file);
+  for (const auto& [tensor, file] : weights) names.insert(file);
   for (const std::string& name : names) {
-    if (Result<void> added = add_shard(dir, name, *weights, checkpoint); !added) return added;
+    if (Result<void> added = add_shard(dir, name, weights, checkpoint); !added) return added;
   }
-  for (const auto& [tensor, file] : *weights) {
+  for (const auto& [tensor, file] : weights) {
     if (!checkpoint.tensors.contains(tensor)) {
       return disagree("tensor of the index is missing", dir + "/" + file + ": " + tensor, {});
     }
   }
+  compare_total_size(*index, path, checkpoint.tensors);
   return {};
 }
 

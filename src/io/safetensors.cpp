@@ -200,18 +200,29 @@ Result<void> check_packing(std::vector<Entry>& entries, uint64_t payload_bytes,
   std::sort(entries.begin(), entries.end(), [](const Entry& left, const Entry& right) {
     return left.begin != right.begin ? left.begin < right.begin : left.end < right.end;
   });
+  constexpr const char* kHint = "an entry between them may be missing from the header";
   uint64_t position = 0;
+  std::string before = "the start of the data";
   for (const Entry& entry : entries) {
     if (entry.begin != position) {
-      return corrupt(entry.begin < position ? "tensors overlap" : "gap between tensors",
-                     where + ": " + entry.name, "a start at byte " + std::to_string(position),
-                     range_text(entry.begin, entry.end));
+      const bool is_gap = entry.begin > position;
+      return fail({.code = Errc::kCorruptFile,
+                   .what = is_gap ? "gap between tensors" : "tensors overlap",
+                   .where = where + ": " + before + " and " + entry.name,
+                   .expected = entry.name + " to start at byte " + std::to_string(position),
+                   .found = range_text(entry.begin, entry.end),
+                   .hint = is_gap ? kHint : ""});
     }
     position = entry.end;
+    before = entry.name;
   }
   if (position != payload_bytes) {
-    return corrupt("bytes after the last tensor", where, std::to_string(position) + " bytes",
-                   std::to_string(payload_bytes) + " bytes");
+    return fail({.code = Errc::kCorruptFile,
+                 .what = "bytes after the last tensor",
+                 .where = where + ": " + before,
+                 .expected = std::to_string(position) + " bytes",
+                 .found = std::to_string(payload_bytes) + " bytes",
+                 .hint = "an entry after it may be missing from the header"});
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <tessera/log.h>
 
 #include "safetensors_writer.h"
 #include "temp_dir.h"
@@ -85,6 +86,22 @@ TEST_F(CheckpointFolder, ComparesIndexAndShards) {
   EXPECT_THAT(failure(), HasSubstr("tensor of the index is missing"));
   write_index({{"a", "x-1.safetensors"}, {"b", "x-2.safetensors"}, {"c", "x-2.safetensors"}});
   EXPECT_THAT(failure(), HasSubstr("tensor is in another shard than listed"));
+}
+
+TEST_F(CheckpointFolder, WarnsOfAnotherTotalSize) {
+  std::string log;
+  set_log_sink([&log](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kWarning) log += text;
+  });
+  dir_.write("x-1.safetensors", file_with({"a", "b"}));
+  write_index({{"a", "x-1.safetensors"}, {"b", "x-1.safetensors"}});
+  EXPECT_EQ(failure(), "opened");
+  EXPECT_EQ(log, "");  // 8 bytes, as declared
+  dir_.write("x-1.safetensors", file_with({"a", "b", "c"}));
+  write_index({{"a", "x-1.safetensors"}, {"b", "x-1.safetensors"}, {"c", "x-1.safetensors"}});
+  EXPECT_EQ(failure(), "opened");
+  set_log_sink({});
+  EXPECT_THAT(log, HasSubstr("index.json: metadata.total_size is 8, the tensors have 12 bytes"));
 }
 
 TEST_F(CheckpointFolder, RefusesATensorThatTwoShardsHold) {

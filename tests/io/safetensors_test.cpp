@@ -133,7 +133,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadHeader{"Gap",
                   R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                   R"("b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
-                  3, "gap between tensors"},
+                  3,
+                  "gap between tensors: m.safetensors: a and b: expected b to start at byte 1, "
+                  "found [2, 3) "
+                  "(an entry between them may be missing"},
         BadHeader{"Rest", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 2,
                   "bytes after the last tensor"},
         BadHeader{"Metadata", R"({"__metadata__":{"format":1}})", 0, "bad __metadata__"}),
