@@ -4,6 +4,7 @@
 #include <limits>
 #include <system_error>
 
+#include "core/log.h"
 #include "io/json_reader.h"
 #include "io/mapped_file.h"
 #include "model/config.h"
@@ -85,6 +86,10 @@ Result<GenerationDefaults> parse_generation_config(std::string_view json,
   FirstError error;
   const ConfigFields fields(*object, where + ": ", error);
   GenerationDefaults defaults;
+  for (const char* key : {"max_new_tokens", "max_length"}) {
+    if (!fields.has(key)) continue;
+    log_message(LogLevel::kWarning, where + ": " + key + " is ignored, requests set their length");
+  }
   defaults.sampling = read_sampling(fields);
   const bool sampled = wants_sampling(fields);
   for (const int64_t id : fields.one_or_more("eos_token_id", kTokenId)) {

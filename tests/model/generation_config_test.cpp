@@ -2,6 +2,7 @@
 // generation_config.json: defaults of the release, greedy files, damaged files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tessera/log.h>
 
 #include "../io/temp_dir.h"
 #include "model/config.h"
@@ -60,6 +61,19 @@ TEST(GenerationConfig, DefaultsAreInTheRangeOfARequest) {
     }
   }
   EXPECT_FALSE(parse_generation_config(R"({"do_sample":false,"temperature":101})", "g"));
+}
+
+TEST(GenerationConfig, IgnoredLengthsAreLogged) {
+  std::string log;
+  set_log_sink([&log](LogLevel level, std::string_view text) {
+    if (level == LogLevel::kWarning) log += std::string(text) + "\n";
+  });
+  EXPECT_TRUE(parse_generation_config(R"({"top_k":1,"max_length":null})", "g"));
+  EXPECT_EQ(log, "");
+  EXPECT_TRUE(parse_generation_config(R"({"max_new_tokens":32,"max_length":20})", "g"));
+  set_log_sink({});
+  EXPECT_THAT(log, HasSubstr("g: max_new_tokens is ignored"));
+  EXPECT_THAT(log, HasSubstr("g: max_length is ignored"));
 }
 
 TEST(GenerationConfig, FilesOfTheRepository) {
