@@ -4,8 +4,10 @@
 
 #include <xxhash.h>
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include "io/json_reader.h"
@@ -149,6 +151,26 @@ void read_ple(const ConfigFields& text, ModelConfig& config) {
   text.require(!eos.empty(), "eos_token_id", "an id (the n-gram hash pads with it)", "no such key");
 }
 
+/// The declared type under either spelling; a converter that changed one place must not be
+/// believed.
+void read_dtype(const ConfigFields& root, const ConfigFields& text, ModelConfig& config) {
+  std::string declared;
+  for (const ConfigFields* holder : {&root, &text}) {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      if (!holder->has(key)) continue;
+      const std::string name = holder->text(key, "");
+      const bool is_known = name == "float32" || name == "float16" || name == "bfloat16";
+      holder->support(is_known, key, "float32, float16 or bfloat16", name);
+      holder->require(declared.empty() || name == declared, key,
+                      declared + " as declared elsewhere in the file", name);
+      declared = name;
+      if (name == "bfloat16") config.dtype = DType::kBF16;
+      if (name == "float16") config.dtype = DType::kF16;
+      if (name == "float32") config.dtype = DType::kF32;
+    }
+  }
+}
+
 /// The two flags may differ only by one of them being absent.
 void read_tying(const ConfigFields& root, const ConfigFields& text, ModelConfig& config) {
   const bool inner = text.boolean("tie_word_embeddings", false);
@@ -212,7 +234,8 @@ Result<ModelConfig> parse_model_config(std::string_view json, const std::string&
   const ConfigFields root(*object, where + ": ", error);
   const ConfigFields text = read_identity(root, config);
   if (error) return fail(error.get());
-  config.quant = read_quantization(root, text);
+  config.quant = read_quantization(root, text, config.text_only_names);
+  read_dtype(root, text, config);
   read_trunk(text, config);
   read_layers(text, config);
   read_gdn(text, config);
@@ -229,6 +252,15 @@ Result<ModelConfig> parse_model_config(std::string_view json, const std::string&
 
 Result<ModelConfig> load_model_config(const std::string& model_dir) {
   const std::string path = model_dir + "/config.json";
+  const std::string quant_path = model_dir + "/hf_quant_config.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(quant_path, ignored)) {
+    return fail({.code = Errc::kUnsupported,
+                 .what = "quantisation declared in a file of its own",
+                 .where = quant_path,
+                 .expected = "no such file; quant_method fp8 in quantization_config of config.json",
+                 .hint = "checkpoints of other quantisation tools cannot be read"});
+  }
   const Result<std::string> text = read_text_file(path, kMaxConfigBytes);
   if (!text) return fail(text.error());
   return parse_model_config(*text, path);

@@ -6,10 +6,12 @@
 #include <tessera/sampling.h>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/dtype.h"
 #include "ops/gdn.h"
 #include "ops/qsa.h"
 
@@ -73,6 +75,7 @@ struct ModelConfig {
   int32_t video_token = -1;
   bool has_vision = false;
   QuantMethod quant = QuantMethod::kNone;
+  std::optional<DType> dtype{};  // as declared: F32, F16 or BF16
   bool tied_embeddings = false;  // lm_head is the embedding
   uint64_t text_hash = 0;        // of the bytes of config.json, part of the weights' fingerprint
 
@@ -84,6 +87,7 @@ struct ModelConfig {
 
 /// Parses and validates; `where` names the file in errors. Never throws on bad input.
 Result<ModelConfig> parse_model_config(std::string_view json, const std::string& where);
+/// Same for the folder's config.json; a quantisation declared in a file beside it is an error.
 Result<ModelConfig> load_model_config(const std::string& model_dir);
 
 /// Missing file: greedy defaults with the hash id as end of text. Malformed file: an error.

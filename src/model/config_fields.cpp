@@ -167,6 +167,23 @@ std::vector<std::string> ConfigFields::texts(std::string_view key) const {
   return strings;
 }
 
+std::vector<std::string> ConfigFields::keys() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : *object_) {
+    if (!value.is_null()) names.emplace_back(name);
+  }
+  return names;
+}
+
+bool ConfigFields::agrees(std::string_view key, const ConfigFields& other) const {
+  const json::value* left = find(key);
+  const json::value* right = other.find(key);
+  if (left == nullptr || right == nullptr) return true;
+  if (!left->is_number() || !right->is_number()) return *left == *right;
+  json::error_code ignored;
+  return left->to_number<double>(ignored) == right->to_number<double>(ignored);
+}
+
 std::optional<ConfigFields> ConfigFields::child(std::string_view key) const {
   const json::value* value = find(key);
   if (value == nullptr) return std::nullopt;

@@ -56,6 +56,10 @@ class ConfigFields {
   /// An integer or a non-empty list of integers.
   std::vector<int64_t> one_or_more(std::string_view key, IntRange range) const;
   std::vector<std::string> texts(std::string_view key) const;
+  /// Keys that are not null, in the order of the file.
+  std::vector<std::string> keys() const;
+  /// Equal values under `key` (1e7 is 10000000), or one of the objects lacks it.
+  bool agrees(std::string_view key, const ConfigFields& other) const;
   /// The object under `key`, nothing when it is absent or no object (which is an error).
   std::optional<ConfigFields> child(std::string_view key) const;
 

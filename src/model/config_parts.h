@@ -11,7 +11,8 @@ namespace tessera {
 /// Needs the head dims and `max_positions` of the file.
 void read_rope(const ConfigFields& text, ModelConfig& config);
 
-/// Refuses every scheme that the weight binder cannot read, by name.
-QuantMethod read_quantization(const ConfigFields& root, const ConfigFields& text);
+/// Refuses every scheme that the weight binder cannot read, by name, and every place where another
+/// reader would look for one but this one does not. `text` is `root` in a text-only file.
+QuantMethod read_quantization(const ConfigFields& root, const ConfigFields& text, bool text_only);
 
 }  // namespace tessera

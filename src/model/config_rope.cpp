@@ -25,6 +25,7 @@ class RopeKeys {
     for (const char* name : {"rope_scaling", "rope_parameters"}) {
       if (auto object = text.child(name)) objects_.push_back(*object);
     }
+    if (objects_.size() == 2) require_agreement(objects_.front(), objects_.back());
     objects_.push_back(text);
   }
   const ConfigFields& holder(std::string_view key) const {
@@ -48,6 +49,22 @@ class RopeKeys {
   }
 
  private:
+  static std::string own_type(const ConfigFields& object, std::string_view fallback) {
+    const std::string name = object.text("rope_type", object.text("type", fallback));
+    return name == "mrope" ? kPlain : name;  // an older name of the same scheme
+  }
+  /// Readers differ in which of the two they prefer, so only equal values have one meaning.
+  static void require_agreement(const ConfigFields& scaling, const ConfigFields& parameters) {
+    const std::string found = own_type(scaling, own_type(parameters, kPlain));
+    const std::string expected = own_type(parameters, found);
+    scaling.require(found == expected, "rope_type", expected + " as in rope_parameters", found);
+    for (const std::string& key : scaling.keys()) {
+      if (key == "rope_type" || key == "type") continue;
+      scaling.require(scaling.agrees(key, parameters), key, "the value of rope_parameters",
+                      "another value");
+    }
+  }
+
   std::vector<ConfigFields> objects_{};
 };
 
@@ -72,8 +89,8 @@ Yarn read_yarn(const RopeKeys& keys, int max_positions) {
   yarn.original_positions =
       keys.holder("original_max_position_embeddings")
           .number("original_max_position_embeddings", 1, kMaxPositions, max_positions);
-  yarn.factor = keys.holder("factor").number(
-      "factor", 1, kMaxFactor, std::max(1.0, max_positions / yarn.original_positions));
+  // A factor derived from two context lengths would be a guess at which of them was edited.
+  yarn.factor = keys.holder("factor").number("factor", 1, kMaxFactor);
   yarn.beta_fast =
       keys.holder("beta_fast").number("beta_fast", kMinPositive, kMaxBeta, yarn.beta_fast);
   yarn.beta_slow =

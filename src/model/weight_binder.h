@@ -38,6 +38,7 @@ class WeightBinder {
   WeightBinder(const Checkpoint& checkpoint, ModelWeights& weights)
       : checkpoint_(checkpoint), weights_(weights) {}
 
+  const TensorMap& tensors() const { return checkpoint_.tensors; }
   bool has(const std::string& name) const { return checkpoint_.tensors.contains(name); }
 
   /// [out, in]; F8_E4M3 needs `name` + "_scale_inv", one scale per 128 x 128 block.

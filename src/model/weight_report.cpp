@@ -8,6 +8,8 @@
 #include <cstring>
 #include <memory>
 
+#include "core/parallel.h"
+
 namespace tessera {
 namespace {
 
@@ -37,8 +39,8 @@ constexpr std::array kIgnoredGroups = {
                  [](std::string_view name) { return name == "lm_head.weight"; }},
 };
 
-constexpr size_t kSampleBytes = 64;
-constexpr size_t kSampleStride = size_t{16} << 20;
+constexpr size_t kFiniteBytes = 64;
+constexpr size_t kFiniteStride = size_t{16} << 20;
 
 struct StateFree {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
@@ -83,20 +85,44 @@ bool all_finite(const std::byte* data, size_t bytes, DType dtype) {
 }
 
 /// Start, end, and one window each stride between: damage is rarely confined to one small spot.
-std::vector<size_t> sample_offsets(size_t bytes) {
-  if (bytes <= kSampleBytes) return {0};
+std::vector<size_t> sample_offsets(size_t bytes, size_t window, size_t stride) {
+  if (bytes <= window) return {0};
   std::vector<size_t> offsets;
-  for (size_t offset = 0; offset + kSampleBytes < bytes; offset += kSampleStride) {
-    offsets.push_back(offset);
-  }
-  offsets.push_back(bytes - kSampleBytes);
+  for (size_t offset = 0; offset + window < bytes; offset += stride) offsets.push_back(offset);
+  offsets.push_back(bytes - window);
   return offsets;
 }
 
-Result<void> hash_samples(const std::string& name, const TensorRef& tensor, Hasher& hasher) {
-  for (const size_t offset : sample_offsets(tensor.bytes)) {
-    const size_t count = std::min<size_t>(kSampleBytes, tensor.bytes - offset);
-    hasher.add(tensor.data + offset, count);
+uint64_t hash_bytes(const TensorRef& tensor, bool whole) {
+  if (whole) return XXH3_64bits(tensor.data, tensor.bytes);
+  Hasher hasher;
+  for (const size_t offset : sample_offsets(tensor.bytes, kWindowBytes, kWindowStride)) {
+    hasher.add(tensor.data + offset, std::min<size_t>(kWindowBytes, tensor.bytes - offset));
+  }
+  return hasher.digest();
+}
+
+/// One hash per tensor, in the order of the map: threads share the work, not the result.
+std::vector<uint64_t> hash_tensors(const TensorMap& tensors) {
+  std::vector<const TensorRef*> refs;
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) {
+    refs.push_back(&tensor);
+    bytes += tensor.bytes;
+  }
+  std::vector<uint64_t> hashes(refs.size());
+  const bool whole = bytes <= kWholeHashBytes;
+  parallel_for_dynamic(static_cast<int64_t>(refs.size()), 1, [&](int64_t begin, int64_t end, int) {
+    for (auto index = static_cast<size_t>(begin); index < static_cast<size_t>(end); ++index) {
+      hashes[index] = hash_bytes(*refs[index], whole);
+    }
+  });
+  return hashes;
+}
+
+Result<void> check_finite_samples(const std::string& name, const TensorRef& tensor) {
+  for (const size_t offset : sample_offsets(tensor.bytes, kFiniteBytes, kFiniteStride)) {
+    const size_t count = std::min<size_t>(kFiniteBytes, tensor.bytes - offset);
     if (all_finite(tensor.data + offset, count, tensor.dtype)) continue;
     return fail({.code = Errc::kNumerics,
                  .what = "weights are not finite",
@@ -184,17 +210,49 @@ Result<void> check_quantization(const ModelConfig& config, const Checkpoint& che
                .hint = "config.json and the weights belong to different releases"});
 }
 
+Result<void> check_types(const ModelConfig& config, const Checkpoint& checkpoint,
+                         const WeightBinder& binder) {
+  const auto is_half = [](DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; };
+  if (!config.dtype || !is_half(*config.dtype)) return {};
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    if (!binder.used(name) || !is_half(tensor.dtype) || tensor.dtype == *config.dtype) continue;
+    return fail({.code = Errc::kMismatch,
+                 .what = "declared and stored element types differ",
+                 .where = tensor.file + ": " + name,
+                 .expected = std::string(dtype_name(*config.dtype)) + " (dtype of config.json)",
+                 .found = tensor.describe(),
+                 .hint = "convert the weights, or correct dtype if they are what they say"});
+  }
+  return {};
+}
+
+Result<void> check_tied_head(const TensorRef& embedding, const TensorRef& head) {
+  const bool same = embedding.dtype == head.dtype && embedding.shape == head.shape;
+  const bool whole = embedding.bytes <= kWholeHashBytes;
+  if (same && hash_bytes(embedding, whole) == hash_bytes(head, whole)) return {};
+  return fail({.code = Errc::kMismatch,
+               .what = "tied embeddings, but a head of its own",
+               .where = head.file + ": lm_head.weight",
+               .expected = "the embedding again, " + embedding.describe() +
+                           " (tie_word_embeddings is true), or no such tensor",
+               .found = same ? "other values" : head.describe(),
+               .hint = "set tie_word_embeddings to false if the head was trained apart"});
+}
+
 Result<uint64_t> fingerprint(const ModelConfig& config, const Checkpoint& checkpoint) {
   Hasher hasher;
   hasher.add_value(config.text_hash);
+  const std::vector<uint64_t> hashes = hash_tensors(checkpoint.tensors);
+  auto hash = hashes.begin();
   for (const auto& [name, tensor] : checkpoint.tensors) {
     hasher.add_value(name.size());
     hasher.add(name.data(), name.size());
     hasher.add_value(tensor.dtype);
     hasher.add_value(tensor.shape.size());
     hasher.add(tensor.shape.data(), tensor.shape.size() * sizeof(int64_t));
-    if (Result<void> sampled = hash_samples(name, tensor, hasher); !sampled) {
-      return fail(std::move(sampled.error()));
+    hasher.add_value(*hash++);
+    if (Result<void> finite = check_finite_samples(name, tensor); !finite) {
+      return fail(std::move(finite.error()));
     }
   }
   return hasher.digest();

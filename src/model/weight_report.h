@@ -22,8 +22,23 @@ std::string describe_layout(const Checkpoint& checkpoint, const ModelWeights& we
 Result<void> check_quantization(const ModelConfig& config, const Checkpoint& checkpoint,
                                 const WeightBinder& binder);
 
-/// Hash of the configuration, of all names, shapes and types, and of sampled bytes. The samples are
-/// searched for NaN on the way.
+/// 16-bit tensors that the model uses must have the declared 16-bit type: read as the other one,
+/// numbers stay plausible and are wrong. F32 tensors, and files that declare F32 or nothing, pass.
+Result<void> check_types(const ModelConfig& config, const Checkpoint& checkpoint,
+                         const WeightBinder& binder);
+
+/// With tied embeddings, a head in the files must repeat the embedding (compared as far as
+/// `fingerprint` reads tensors).
+Result<void> check_tied_head(const TensorRef& embedding, const TensorRef& head);
+
+/// Up to this many bytes of tensors, the fingerprint reads all of them.
+inline constexpr uint64_t kWholeHashBytes = uint64_t{256} << 20;
+/// Above: the first `kWindowBytes` of every `kWindowStride` of each tensor, and its last ones.
+inline constexpr size_t kWindowBytes = size_t{4} << 10;
+inline constexpr size_t kWindowStride = size_t{1} << 20;
+
+/// Hash of the configuration, of all names, shapes and types, and of the bytes above. 64 bytes at
+/// the start, at the end and every 16 MiB of a tensor are searched for NaN on the way.
 Result<uint64_t> fingerprint(const ModelConfig& config, const Checkpoint& checkpoint);
 
 }  // namespace tessera

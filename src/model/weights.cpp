@@ -21,6 +21,11 @@ void bind_vocabulary(WeightBinder& binder, const std::string& prefix, const Mode
                    .expected = "BF16, F16 or F32",
                    .found = dtype_name(weights.embed.dtype)});
   }
+  const auto head = binder.tensors().find("lm_head.weight");
+  if (config.tied_embeddings && !binder.error() && head != binder.tensors().end()) {
+    Result<void> tied = check_tied_head(binder.tensors().at(embedding), head->second);
+    if (!tied) binder.refuse(std::move(tied.error()));
+  }
   weights.lm_head = config.tied_embeddings ? weights.embed
                                            : binder.linear("lm_head.weight", config.vocab_size,
                                                            config.hidden, WeightPart::kLmHead);
@@ -55,6 +60,9 @@ Result<ModelWeights> bind_weights(const ModelConfig& config,
 
   Result<std::vector<std::string>> ignored = name_ignored(*checkpoint, binder);
   if (!ignored) return fail(std::move(ignored.error()));
+  if (Result<void> types = check_types(config, *checkpoint, binder); !types) {
+    return fail(std::move(types.error()));
+  }
   if (Result<void> quantization = check_quantization(config, *checkpoint, binder); !quantization) {
     return fail(std::move(quantization.error()));
   }

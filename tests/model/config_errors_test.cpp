@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "../io/temp_dir.h"
 #include "config_edit.h"
 #include "model/config.h"
 
@@ -84,6 +85,12 @@ INSTANTIATE_TEST_SUITE_P(
                  "three sections that sum to 32, found 3 sections, sum 33"},
         BadValue{"Interleaved", "/text_config/rope_parameters/mrope_interleaved", "false",
                  "expected true, found false"},
+        BadValue{"TopType", "/dtype", R"("float8")",
+                 "expected float32, float16 or bfloat16, found float8"},
+        BadValue{"OldTopType", "/torch_dtype", R"("auto")", "found auto"},
+        BadValue{"TextType", "/text_config/dtype", R"("int8")", "found int8"},
+        BadValue{"TwoTypes", "/dtype", R"("float16")",
+                 "expected float16 as declared elsewhere in the file, found bfloat16"},
         BadValue{"Tying", "/tie_word_embeddings", "true", "the value of the top level"},
         BadValue{"ImageToken", "/image_token_id", "248320", "found 248320"}),
     [](const auto& parameter) { return std::string(parameter.param.name); });
@@ -118,7 +125,45 @@ INSTANTIATE_TEST_SUITE_P(
                   "static"),
         std::pair(R"({"quant_method":"fp8","weight_block_size":[128,128],
                       "weight_per_tensor":true})",
-                  "weight_per_tensor")));
+                  "weight_per_tensor"),
+        std::pair(R"({"quant_method":"fp8","weight_block_size":[128,128],"scale_fmt":"ue8m0"})",
+                  "scale_fmt: expected float, or no such key, found ue8m0"),
+        std::pair(R"({"quant_method":"fp8","weight_block_size":[128,128],
+                      "transpose":true})",
+                  "quantization_config.transpose: expected one of the keys quant_method")));
+
+constexpr const char* kFp8 = R"({"quant_method":"fp8","weight_block_size":[128,128],
+                                 "scale_fmt":"float","modules_to_not_convert":["lm_head"]})";
+
+TEST(ConfigErrors, QuantisationBelongsAtTheTop) {
+  const auto top = parse_model_config(with(released_config(), "/quantization_config", kFp8), "c");
+  ASSERT_TRUE(top) << top.error().message();
+  EXPECT_EQ(top->quant, QuantMethod::kFp8Block);
+  std::string both = with(released_config(), "/quantization_config", kFp8);
+  for (const std::string& json : {released_config(), both}) {
+    const auto nested =
+        parse_model_config(with(json, "/text_config/quantization_config", kFp8), "c");
+    ASSERT_FALSE(nested);
+    EXPECT_EQ(nested.error().code, Errc::kUnsupported);
+    EXPECT_THAT(nested.error().message(), AllOf(HasSubstr("c: text_config.quantization_config"),
+                                                HasSubstr("at the top level")));
+  }
+  for (const char* pointer : {"/quantization", "/text_config/compression_config"}) {
+    EXPECT_FALSE(parse_model_config(with(released_config(), pointer, kFp8), "c")) << pointer;
+  }
+}
+
+TEST(ConfigErrors, QuantisationInAFileOfItsOwn) {
+  const test::TempDir dir;
+  dir.write("config.json", released_config());
+  EXPECT_TRUE(load_model_config(dir.path()));
+  dir.write("hf_quant_config.json", R"({"quantization":{"quant_algo":"NVFP4"}})");
+  const auto config = load_model_config(dir.path());
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code, Errc::kUnsupported);
+  EXPECT_THAT(config.error().message(),
+              AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("quant_method fp8")));
+}
 
 TEST(ConfigErrors, EveryRequiredKeyIsNamedWhenItIsMissing) {
   for (const char* key : {"hidden_size",

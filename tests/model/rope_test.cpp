@@ -75,13 +75,16 @@ TEST(Rope, YarnOptions) {
       0.964326914892074);
 }
 
-TEST(Rope, YarnDerivesWhatTheFileLeavesOut) {
+TEST(Rope, YarnNeedsItsFactor) {
   const ModelConfig whole = parsed(yarn(R"(,"factor":4.0)"));
   EXPECT_EQ(whole.max_positions, 1048576);  // of max_position_embeddings
-  const ModelConfig derived = parsed(with(yarn(R"(,"original_max_position_embeddings":262144)"),
-                                          "/text_config/max_position_embeddings", "1048576"));
-  EXPECT_EQ(derived.rope.inv_freq, whole.rope.inv_freq);
-  EXPECT_EQ(derived.max_positions, 1048576);
+  const auto guessed =
+      parse_model_config(with(yarn(R"(,"original_max_position_embeddings":262144)"),
+                              "/text_config/max_position_embeddings", "1048576"),
+                         "c");
+  ASSERT_FALSE(guessed);
+  EXPECT_THAT(guessed.error().where, testing::HasSubstr("factor"));
+  EXPECT_EQ(guessed.error().found, "no such key");
 }
 
 TEST(Rope, OlderSpellings) {
@@ -90,10 +93,25 @@ TEST(Rope, OlderSpellings) {
   json = with(json, "/text_config/rope_theta", "1e7");
   EXPECT_EQ(parsed(json).rope.inv_freq, released.rope.inv_freq);
   EXPECT_EQ(parsed(json).rope.axis, released.rope.axis);
-  json = with(released_config(), "/text_config/rope_scaling",
+  json = with(without(released_config(), kRope, "rope_type"), "/text_config/rope_scaling",
               R"({"type":"yarn","factor":4.0,"original_max_position_embeddings":262144})");
-  // rope_parameters still says default: the added object is the override.
   EXPECT_EQ(parsed(json).rope.inv_freq, parsed(yarn(R"(,"factor":4.0)")).rope.inv_freq);
+}
+
+TEST(Rope, TwoObjectsMustNotContradictEachOther) {
+  const auto beside = [](const char* scaling) {
+    return parse_model_config(with(released_config(), "/text_config/rope_scaling", scaling), "c");
+  };
+  EXPECT_TRUE(beside(R"({"type":"mrope","rope_theta":1e7,"mrope_section":[11,11,10]})"));
+  for (const auto& [scaling, key] :
+       {std::pair(R"({"type":"yarn","factor":4.0})", "rope_scaling.rope_type"),
+        std::pair(R"({"rope_theta":10000})", "rope_scaling.rope_theta"),
+        std::pair(R"({"mrope_section":[10,11,11]})", "rope_scaling.mrope_section")}) {
+    const auto config = beside(scaling);
+    ASSERT_FALSE(config) << scaling;
+    EXPECT_THAT(config.error().where, testing::HasSubstr(key));
+    EXPECT_THAT(config.error().expected, testing::HasSubstr("rope_parameters"));
+  }
 }
 
 TEST(Rope, ImpossibleYarnIsRefused) {

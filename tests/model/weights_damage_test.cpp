@@ -130,6 +130,36 @@ TEST(DamagedWeights, DeclaredAndStoredQuantisationMustAgree) {
   EXPECT_THAT(bind_failure(unquantised), HasSubstr("quantization_config says fp8"));
 }
 
+TEST(DamagedWeights, DeclaredAndStoredHalvesMustAgree) {
+  const std::string name = text_name("layers.3.self_attn.q_proj.weight");
+  ModelImage image = test::nano_image();
+  image.at(name).dtype = "F16";
+  EXPECT_THAT(bind_failure(image),
+              AllOf(HasSubstr("declared and stored element types differ"), HasSubstr(name),
+                    HasSubstr("expected BF16 (dtype of config.json)"), HasSubstr("F16 (")));
+  image.config = test::without(image.config, "", "dtype");
+  EXPECT_EQ(bind_failure(image), "bound");
+  ModelImage whole = test::nano_image();
+  whole.at("lm_head.weight") =
+      test::tensor_image<float>("F32", {512, 64}, std::vector<float>(512 * 64, 0.5F));
+  EXPECT_EQ(bind_failure(whole), "bound");
+}
+
+TEST(DamagedWeights, TiedHeadMustRepeatTheEmbedding) {
+  ModelImage image = test::nano_image();
+  image.config = test::with(image.config, "/tie_word_embeddings", "true");
+  image.config = test::with(image.config, "/text_config/tie_word_embeddings", "true");
+  EXPECT_THAT(bind_failure(image),
+              AllOf(HasSubstr("lm_head.weight"), HasSubstr("found other values")));
+  image.at("lm_head.weight") = image.at(text_name("embed_tokens.weight"));
+  EXPECT_EQ(bind_failure(image), "bound");
+  image.at("lm_head.weight").bytes[4001] ^= 1;
+  EXPECT_THAT(bind_failure(image), HasSubstr("found other values"));
+  image.at("lm_head.weight") =
+      test::tensor_image<float>("F32", {512, 64}, std::vector<float>(512 * 64, 0.5F));
+  EXPECT_THAT(bind_failure(image), HasSubstr("found [512, 64] F32"));
+}
+
 TEST(DamagedWeights, QuantisedEmbeddingIsRefused) {
   ModelImage image = test::nano_fp8();
   const std::string name = text_name("embed_tokens.weight");

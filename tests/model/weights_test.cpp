@@ -6,10 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 
 #include "config_edit.h"
+#include "model/weight_report.h"
 #include "model_files.h"
 
 namespace tessera {
@@ -128,6 +131,7 @@ TEST(Weights, UnalignedFilesGiveTheSameNumbers) {
 
 TEST(Weights, HalfPrecisionBecomesFloat) {
   test::ModelImage image = test::nano_image();
+  image.config = test::without(image.config, "", "dtype");  // it says bfloat16
   const uint16_t one_and_a_half = 0x3E00;
   const std::vector<uint16_t> halves(512 * 64, one_and_a_half);
   image.at("lm_head.weight") = test::tensor_image<uint16_t>("F16", {512, 64}, halves);
@@ -172,6 +176,7 @@ TEST(Weights, TiedEmbeddingsNeedNoHead) {
   test::ModelImage image = test::nano_image();
   image.config = test::with(image.config, "/tie_word_embeddings", "true");
   image.config = test::with(image.config, "/text_config/tie_word_embeddings", "true");
+  image.at("lm_head.weight") = image.at(std::string(kPrefix) + "embed_tokens.weight");
   const auto redundant = test::bind_image(image);
   ASSERT_TRUE(redundant) << redundant.error().message();
   EXPECT_THAT(redundant->ignored, Contains("lm_head.weight (1): tied to the embedding"));
@@ -259,6 +264,47 @@ TEST(Weights, FingerprintFollowsConfigNamesAndBytes) {
       EXPECT_NE(test::bind_image(changed)->fingerprint, original) << name << at_end;
     }
   }
+}
+
+TEST(Weights, AnyFlippedBitChangesTheFingerprint) {
+  const ModelConfig config = load_model_config("models/nano").value();
+  std::string file = read_text_file("models/nano/model.safetensors", size_t{64} << 20).value();
+  const TensorMap tensors = parse_safetensors(file, "nano").value();
+  Checkpoint checkpoint{.dir = "models/nano", .tensors = tensors};
+  const uint64_t original = fingerprint(config, checkpoint).value();
+  uint64_t place = 1;
+  for (const auto& [name, tensor] : tensors) {
+    place = place * 6364136223846793005U + 1442695040888963407U;  // Knuth's generator
+    for (const uint64_t bit : {uint64_t{0}, (place >> 16) % (8 * tensor.bytes)}) {
+      const auto* data = reinterpret_cast<const char*>(tensor.data);
+      char& byte = file[static_cast<size_t>(data - file.data()) + bit / 8];
+      byte = static_cast<char>(byte ^ (1 << (bit % 8)));
+      const auto flipped = fingerprint(config, checkpoint);
+      EXPECT_TRUE(!flipped || *flipped != original) << name << " bit " << bit;
+      byte = static_cast<char>(byte ^ (1 << (bit % 8)));
+    }
+  }
+  EXPECT_EQ(fingerprint(config, checkpoint).value(), original);
+}
+
+TEST(Weights, FingerprintOfLargeFilesReadsWindows) {
+  const size_t bytes = kWholeHashBytes + 3;
+  const std::unique_ptr<std::byte, decltype(&std::free)> data(  // untouched pages cost nothing
+      static_cast<std::byte*>(std::calloc(bytes, 1)), &std::free);
+  Checkpoint checkpoint;
+  checkpoint.tensors["t"] = {.dtype = DType::kU8,
+                             .shape = {static_cast<int64_t>(bytes)},
+                             .data = data.get(),
+                             .bytes = bytes,
+                             .file = "f"};
+  const uint64_t original = fingerprint({}, checkpoint).value();
+  for (const size_t at : {size_t{0}, 7 * kWindowStride + kWindowBytes - 1, bytes - 1}) {
+    data.get()[at] = std::byte{1};
+    EXPECT_NE(fingerprint({}, checkpoint).value(), original) << at;
+    data.get()[at] = std::byte{0};
+  }
+  data.get()[kWindowBytes] = std::byte{1};
+  EXPECT_EQ(fingerprint({}, checkpoint).value(), original);  // outside: documented as not covered
 }
 
 class ReleasedFolders : public testing::TestWithParam<std::pair<const char*, const char*>> {};
