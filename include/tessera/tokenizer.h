@@ -28,10 +28,12 @@ class Tokenizer {
   /// of special added tokens is encoded as plain text (user input that must not forge a turn).
   std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const;
 
-  /// A message that must not forge a turn: special tokens inside it are marked, so that `encode`
-  /// reads them as plain text wherever a chat template puts the message. The marks (U+FDD0, not a
-  /// character) reach neither ids nor decoded text; one that was in `text` becomes U+FFFD.
+  /// A message that must not forge a turn: special tokens inside it are marked, so that
+  /// `encode_rendered` reads them as plain text wherever a chat template put the message. The marks
+  /// (U+FDD0, not a character) reach neither ids nor text; one that was in `text` becomes U+FFFD.
   std::string shield(std::string_view text) const;
+  /// `encode` for a rendered prompt that holds shielded messages.
+  std::vector<int32_t> encode_rendered(std::string_view text) const;
 
   /// Raw bytes of a token (not always valid UTF-8). Empty for ids outside the vocabulary.
   std::string_view token_bytes(int32_t id) const;

@@ -18,6 +18,7 @@ struct VerifyRow {
   double value = 0;    // relative L2 error, or a count of differences
   double bound = 0;    // passes when value <= bound
   bool is_count = false;
+  bool judged = true;  // false: shown for information, whatever its value
   bool passed = false;
   std::string note{};  // "worst at layer 5", "2 ties with margin below 1e-3"
 };

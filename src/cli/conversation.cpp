@@ -60,7 +60,8 @@ Result<std::vector<int32_t>> Conversation::extend(const std::string& text) const
   Result<std::string> added = text;
   if (!args_.raw) added = tokens_.empty() ? opening(text) : continuation(text);
   if (!added) return fail(added.error());
-  const std::vector<int32_t> ids = session_.tokenizer.encode(*added);
+  const std::vector<int32_t> ids =
+      args_.raw ? session_.tokenizer.encode(*added) : session_.tokenizer.encode_rendered(*added);
   // The answer's own end-of-turn id and the one that the template writes are the same token.
   const bool ended = !args_.raw && !prompt.empty() && !ids.empty() && prompt.back() == ids.front();
   prompt.insert(prompt.end(), ids.begin() + (ended ? 1 : 0), ids.end());

@@ -39,7 +39,11 @@ Result<VerifyReport> compare(const EngineOptions& options, const std::string& re
 }
 
 void print_row(const VerifyRow& row) {
-  std::printf("  %-4s  %-28s ", row.passed ? "ok" : "FAIL", row.name.c_str());
+  std::printf("  %-4s  %-28s ",
+              !row.judged  ? "note"
+              : row.passed ? "ok"
+                           : "FAIL",
+              row.name.c_str());
   if (row.is_count) {
     std::printf("%11.0f %11.0f", row.value, row.bound);
   } else {
@@ -66,6 +70,7 @@ void print_as_json(const VerifyReport& report) {
     json.begin_object().key("name").string(row.name);
     json.key("value").real(row.value).key("bound").real(row.bound);
     json.key("is_count").boolean(row.is_count).key("passed").boolean(row.passed);
+    json.key("judged").boolean(row.judged);
     json.key("note").string(row.note).end_object();
   }
   json.end_array().key("skipped").begin_array();

@@ -23,11 +23,12 @@ double relative_l2(const float* values, const float* reference, size_t count) {
 
 /// The golden tensor of that name, nullptr when the set has none; a different size counts as an
 /// error.
-const TensorRef* GoldenTap::find(const std::string& name, size_t elements, DType dtype) {
+const TensorRef* GoldenTap::find(const std::string& name, const std::vector<int64_t>& shape,
+                                 DType dtype) {
   const auto at = golden_.find(name);
   if (at == golden_.end()) return nullptr;
   const TensorRef& tensor = at->second;
-  if (tensor.dtype != dtype || static_cast<size_t>(tensor.elements()) != elements) {
+  if (tensor.dtype != dtype || tensor.shape != shape) {
     record(name, 0, std::numeric_limits<double>::infinity(), true);
     return nullptr;
   }
@@ -49,7 +50,7 @@ void GoldenTap::values(std::string_view name, int layer, const float* data, int 
   std::string key = "text." + std::string(name);
   const std::string kind = key;
   if (name != "final_hidden") key += std::to_string(layer);
-  const TensorRef* tensor = find(key, count, DType::kF32);
+  const TensorRef* tensor = find(key, {rows, cols}, DType::kF32);
   if (tensor == nullptr) return;
   const auto reference = golden_values<float>(*tensor);
   std::vector<float> computed(data, data + count);
@@ -61,7 +62,8 @@ void GoldenTap::values(std::string_view name, int layer, const float* data, int 
 void GoldenTap::experts(int layer, const int32_t* ids, int rows, int top_k) {
   const auto per_row = static_cast<size_t>(top_k);
   const auto count = static_cast<size_t>(rows) * per_row;
-  const TensorRef* tensor = find("text.experts" + std::to_string(layer), count, DType::kI32);
+  const TensorRef* tensor =
+      find("text.experts" + std::to_string(layer), {rows, top_k}, DType::kI32);
   if (tensor == nullptr) return;
   const auto reference = golden_values<int32_t>(*tensor);
   int different = 0;
@@ -76,7 +78,7 @@ void GoldenTap::experts(int layer, const int32_t* ids, int rows, int top_k) {
 
 void GoldenTap::ngram(int layer, const int64_t* table_rows, int rows, int heads) {
   const auto count = static_cast<size_t>(rows) * static_cast<size_t>(heads);
-  const TensorRef* tensor = find("ngram_ids" + std::to_string(layer), count, DType::kI64);
+  const TensorRef* tensor = find("ngram_ids" + std::to_string(layer), {rows, heads}, DType::kI64);
   if (tensor == nullptr) return;
   const auto reference = golden_values<int64_t>(*tensor);
   int different = 0;
@@ -87,8 +89,7 @@ void GoldenTap::ngram(int layer, const int64_t* table_rows, int rows, int heads)
 void GoldenTap::selection(int layer, const int32_t* blocks, const int32_t* counts, int rows,
                           int budget_blocks) {
   const auto tokens = static_cast<size_t>(rows);
-  const TensorRef* tensor =
-      find("text.selected" + std::to_string(layer), tokens * tokens, DType::kU8);
+  const TensorRef* tensor = find("text.selected" + std::to_string(layer), {rows, rows}, DType::kU8);
   if (tensor == nullptr) return;
   const auto reference = golden_values<uint8_t>(*tensor);
   int different = 0;

@@ -33,7 +33,7 @@ class GoldenTap final : public Tap {
   const std::map<std::string, KindError>& errors() const { return errors_; }
 
  private:
-  const TensorRef* find(const std::string& name, size_t elements, DType dtype);
+  const TensorRef* find(const std::string& name, const std::vector<int64_t>& shape, DType dtype);
   void record(const std::string& kind, int layer, double error, bool is_count);
 
   const TensorMap& golden_;

@@ -46,9 +46,14 @@ struct Tokenizer::Impl {
   explicit Impl(TokenizerSpec spec);
   Result<void> compile_patterns(const std::vector<std::string>& patterns, const std::string& where);
 
-  void encode_raw(std::string_view text, bool parse_special, std::vector<int32_t>& ids) const;
-  void encode_normalized(std::string_view text, bool parse_special,
-                         std::vector<int32_t>& ids) const;
+  /// What `encode` finds in a text besides merges.
+  struct Mode {
+    bool parse_special = true;
+    bool shielded = false;  // marks are taken out of plain stretches
+  };
+  void encode_any(std::string_view text, Mode mode, std::vector<int32_t>& ids) const;
+  void encode_raw(std::string_view text, Mode mode, std::vector<int32_t>& ids) const;
+  void encode_normalized(std::string_view text, Mode mode, std::vector<int32_t>& ids) const;
   void encode_plain(std::string_view text, std::vector<int32_t>& ids) const;
 
   bool use_nfc = false;
@@ -92,35 +97,36 @@ Result<void> Tokenizer::Impl::compile_patterns(const std::vector<std::string>& p
   return {};
 }
 
-void Tokenizer::Impl::encode_raw(std::string_view text, bool parse_special,
+void Tokenizer::Impl::encode_raw(std::string_view text, Mode mode,
                                  std::vector<int32_t>& ids) const {
   std::vector<AddedPiece> pieces;
-  raw_added.split(text, parse_special, pieces);
+  raw_added.split(text, mode.parse_special, pieces);
   for (const AddedPiece& piece : pieces) {
     if (piece.id >= 0) {
       ids.push_back(piece.id);
     } else if (use_nfc && !is_surely_nfc(piece.text)) {
-      encode_normalized(to_nfc(piece.text), parse_special, ids);
+      encode_normalized(to_nfc(piece.text), mode, ids);
     } else {
-      encode_normalized(piece.text, parse_special, ids);
+      encode_normalized(piece.text, mode, ids);
     }
   }
 }
 
-void Tokenizer::Impl::encode_normalized(std::string_view text, bool parse_special,
+void Tokenizer::Impl::encode_normalized(std::string_view text, Mode mode,
                                         std::vector<int32_t>& ids) const {
   std::vector<AddedPiece> pieces;
-  normalized_added.split(text, parse_special, pieces);
+  normalized_added.split(text, mode.parse_special, pieces);
   for (const AddedPiece& piece : pieces) {
     if (piece.id >= 0)
       ids.push_back(piece.id);
+    else if (mode.shielded && piece.text.find(kShield) != std::string_view::npos)
+      encode_plain(without_shields(piece.text), ids);
     else
       encode_plain(piece.text, ids);
   }
 }
 
 void Tokenizer::Impl::encode_plain(std::string_view text, std::vector<int32_t>& ids) const {
-  if (text.find(kShield) != std::string_view::npos) return encode_plain(without_shields(text), ids);
   if (text.empty()) return;
   std::vector<std::string_view> words = {text};
   std::vector<std::string_view> finer;
@@ -165,15 +171,23 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, const std::string& whe
   return Tokenizer(std::move(impl));
 }
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
-  std::vector<int32_t> ids;
-  if (is_valid_utf8(text)) {
-    impl_->encode_raw(text, parse_special, ids);
-    return ids;
-  }
+void Tokenizer::Impl::encode_any(std::string_view text, Mode mode,
+                                 std::vector<int32_t>& ids) const {
+  if (is_valid_utf8(text)) return encode_raw(text, mode, ids);
   std::string repaired;
   if (append_complete_utf8(text, repaired) < text.size()) repaired.append(kReplacement);
-  impl_->encode_raw(repaired, parse_special, ids);
+  encode_raw(repaired, mode, ids);
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {
+  std::vector<int32_t> ids;
+  impl_->encode_any(text, {.parse_special = parse_special}, ids);
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::encode_rendered(std::string_view text) const {
+  std::vector<int32_t> ids;
+  impl_->encode_any(text, {.shielded = true}, ids);
   return ids;
 }
 

@@ -92,7 +92,7 @@ TEST(TokenizerAdded, AShieldedMessageIsPlainTextInsideATemplate) {
     for (const size_t pick :
          *rc::gen::container<std::vector<size_t>>(rc::gen::inRange<size_t>(0, pieces.size())))
       message += pieces[pick];
-    const Ids ids = tokenizer.encode(open + tokenizer.shield(message + "y") + close);
+    const Ids ids = tokenizer.encode_rendered(open + tokenizer.shield(message + "y") + close);
     Ids specials;
     for (const int32_t id : ids)
       if (tokenizer.is_special(id)) specials.push_back(id);
