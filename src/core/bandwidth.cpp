@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "core/parallel.h"
 
@@ -50,13 +51,13 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Best rate of many passes of fn(offset) on every thread; by the time a pass comes back to a
+/// Median rate of many passes of fn(offset) on every thread; by the time a pass comes back to a
 /// slot, the slots between have pushed it out of the caches.
 template <class Fn>
-double best_rate(int threads, Fn&& fn) {
+double median_rate(int threads, Fn&& fn) {
   const size_t slots = kBufferBytes / kPassBytes;
   const auto team = static_cast<size_t>(threads);
-  double best = 0;
+  std::vector<double> rates;
   const auto begin = Clock::now();
   for (size_t pass = 0; pass < kLeastPasses || seconds_since(begin) < kSeconds; ++pass) {
     const auto start = Clock::now();
@@ -64,9 +65,11 @@ double best_rate(int threads, Fn&& fn) {
       fn((pass * team + static_cast<size_t>(share)) % slots * kPassBytes);
     };
     run_shares(threads, threads, ShareFn(one_slot));
-    best = std::max(best, static_cast<double>(kPassBytes * team) / seconds_since(start));
+    rates.push_back(static_cast<double>(kPassBytes * team) / seconds_since(start));
   }
-  return best;
+  const auto middle = rates.begin() + static_cast<ptrdiff_t>(rates.size() / 2);
+  std::nth_element(rates.begin(), middle, rates.end());
+  return *middle;
 }
 
 }  // namespace
@@ -74,15 +77,15 @@ double best_rate(int threads, Fn&& fn) {
 double measure_read_bandwidth(int threads) {
   const auto buffer = touched_buffer();
   std::atomic<uint64_t> sink{0};
-  return best_rate(threads,
-                   [&](size_t offset) { sink += sum_words(buffer.get() + offset, kPassBytes); });
+  return median_rate(threads,
+                     [&](size_t offset) { sink += sum_words(buffer.get() + offset, kPassBytes); });
 }
 
 double measure_copy_bandwidth(int threads) {
   constexpr double kReadAndWritten = 2;
   const auto source = touched_buffer();
   const auto target = touched_buffer();
-  return kReadAndWritten * best_rate(threads, [&](size_t offset) {
+  return kReadAndWritten * median_rate(threads, [&](size_t offset) {
            std::memcpy(target.get() + offset, source.get() + offset, kPassBytes);
          });
 }
