@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/philox.h"
+#include "runtime/logit_math.h"
 
 namespace tessera {
 namespace {
@@ -207,11 +208,7 @@ int32_t Sampler::draw(double uniform) const {
 }
 
 void Sampler::add_logprobs(std::span<const float> logits, Draw& result) {
-  const float best = *std::max_element(logits.begin(), logits.end());
-  double sum = 0.0;
-  for (const float logit : logits)
-    sum += std::exp(static_cast<double>(logit) - static_cast<double>(best));
-  const double log_total = static_cast<double>(best) + std::log(sum);
+  const double log_total = log_sum_exp(logits);
   const auto logprob = [&](float logit) {
     return static_cast<float>(static_cast<double>(logit) - log_total);
   };

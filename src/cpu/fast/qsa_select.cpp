@@ -60,8 +60,10 @@ std::vector<Group> plan_groups(const ops::QsaSelectArgs& args, int group_rows) {
   return groups;
 }
 
-/// Lane `head * rows + row` holds that head of that row; lanes beyond are zero.
+/// Lane `head * rows + row` holds that head of that row; lanes beyond are zero. Decoded rows are
+/// not packed: `score_page` reads their queries where they are.
 void pack_queries(const ops::QsaSelectArgs& args, const Group& group, int lanes, float* packed) {
+  if (args.batch.role == ops::Role::kDecode) return;
   const ops::QsaShape& shape = args.shape;
   const int64_t first_row = group.span->row_begin + group.first;
   std::fill_n(packed, static_cast<size_t>(shape.index_dim) * static_cast<size_t>(lanes), 0.0F);
