@@ -13,6 +13,9 @@ void ProfilingOps::combine(const ops::CombineArgs& args) {
   measure("combine", &ops::Ops::combine, args);
 }
 void ProfilingOps::gdn(const ops::GdnArgs& args) { measure("gdn", &ops::Ops::gdn, args); }
+void ProfilingOps::ngram_ids(const ops::NgramIdsArgs& args) {
+  measure("ngram_ids", &ops::Ops::ngram_ids, args);
+}
 void ProfilingOps::ngram_gather(const ops::NgramGatherArgs& args) {
   measure("ngram_gather", &ops::Ops::ngram_gather, args);
 }
@@ -33,6 +36,9 @@ void ProfilingOps::router(const ops::RouterArgs& args) {
 }
 void ProfilingOps::experts(const ops::ExpertsArgs& args) {
   measure("experts", &ops::Ops::experts, args);
+}
+void ProfilingOps::finish(const ops::FinishArgs& args) {
+  measure("finish", &ops::Ops::finish, args);
 }
 
 }  // namespace tessera

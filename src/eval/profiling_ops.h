@@ -29,12 +29,18 @@ class ProfilingOps final : public ops::Ops {
 
   std::string_view name() const override { return inner_.name(); }
   std::vector<ops::KernelNote> kernels() const override { return inner_.kernels(); }
+  ops::Traits traits() const override { return inner_.traits(); }
+  Memory& memory() override { return inner_.memory(); }
+  ops::LaunchBuffers begin(const ops::LaunchInputs& inputs) override {
+    return inner_.begin(inputs);
+  }
 
   void embed(const ops::EmbedArgs& args) override;
   void linear(const ops::LinearArgs& args) override;
   void mixer(const ops::MixerArgs& args) override;
   void combine(const ops::CombineArgs& args) override;
   void gdn(const ops::GdnArgs& args) override;
+  void ngram_ids(const ops::NgramIdsArgs& args) override;
   void ngram_gather(const ops::NgramGatherArgs& args) override;
   void ple_mix(const ops::PleMixArgs& args) override;
   void qsa_front(const ops::QsaFrontArgs& args) override;
@@ -42,6 +48,7 @@ class ProfilingOps final : public ops::Ops {
   void qsa_attend(const ops::QsaAttendArgs& args) override;
   void router(const ops::RouterArgs& args) override;
   void experts(const ops::ExpertsArgs& args) override;
+  void finish(const ops::FinishArgs& args) override;
 
  private:
   template <class Args>

@@ -245,9 +245,13 @@ Cost cost(const QsaAttendArgs& args) {
 Cost cost(const RouterArgs& args) {
   constexpr double kFlopsPerExpert = 3;  // shift, exponential, sum
   const double rows = args.rows;
-  return {.bytes_read = rows * args.num_experts * kFloat,
-          .bytes_written = rows * args.top_k * (kInt + kFloat),
-          .flops = rows * args.num_experts * kFlopsPerExpert};
+  if (args.rows == 0) return {};
+  return {.bytes_read = weight_bytes(args.gate) + weight_bytes(args.shared_gate) +
+                        rows * args.gate.in_features * kFloat,
+          .bytes_written =
+              rows * ((args.num_experts + 1) * kFloat + args.top_k * (kInt + kFloat)),
+          .flops = product_flops(args.gate, rows) + product_flops(args.shared_gate, rows) +
+                   rows * args.num_experts * kFlopsPerExpert};
 }
 
 Cost cost(const ExpertsArgs& args) {
@@ -262,7 +266,19 @@ Cost cost(const ExpertsArgs& args) {
   total.bytes_written = rows * hidden * kFloat;
   total.flops = expert_flops(args.shared, rows);
   if (!args.experts.empty()) total.flops += expert_flops(args.experts[0], rows * args.top_k);
+  if (args.combine != nullptr) total += cost(*args.combine);
   return total;
+}
+
+Cost cost(const NgramIdsArgs& args) {
+  const double rows = args.batch.num_rows;
+  constexpr double kId = sizeof(int64_t);
+  return {.bytes_read = rows * kInt, .bytes_written = rows * args.hash->heads() * kId};
+}
+
+Cost cost(const FinishArgs& args) {
+  const double moved = args.num_logit_rows + static_cast<double>(args.batch.spans.size());
+  return {.bytes_read = moved * args.width * kFloat, .bytes_written = moved * args.width * kFloat};
 }
 
 }  // namespace tessera::ops

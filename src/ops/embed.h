@@ -12,7 +12,7 @@ namespace tessera::ops {
 struct EmbedArgs {
   const int32_t* ids = nullptr;  // [rows]
   LinearWeight table;            // [vocab, hidden]
-  float* wide = nullptr;         // [rows, branches * hidden], written
+  void* wide = nullptr;          // [rows, branches * hidden] activations, written
   int rows = 0;
   int branches = 0;
 };

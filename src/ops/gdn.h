@@ -25,8 +25,8 @@ struct GdnShape {
 
 struct GdnArgs {
   GdnShape shape;
-  const float* qkv = nullptr;          // [rows, channels]: q heads, k heads, v heads
-  const float* z = nullptr;            // [rows, Hv * dv]
+  const void* qkv = nullptr;           // [rows, channels] activations: q heads, k heads, v heads
+  const void* z = nullptr;             // [rows, Hv * dv] activations
   const float* a = nullptr;            // [rows, Hv]
   const float* b = nullptr;            // [rows, Hv]
   const float* conv_weight = nullptr;  // [channels, conv_kernel]
@@ -36,9 +36,9 @@ struct GdnArgs {
   GateActivation gate = GateActivation::kSigmoid;
   float eps = 0;
   RowBatch batch;
-  RingRef conv_ring;         // entries [channels] float: conv inputs, before the convolution
+  RingRef conv_ring;         // entries [channels] activations: conv inputs, before the convolution
   size_t matrix_offset = 0;  // in the slot: [Hv, dk, dv] float
-  float* out = nullptr;      // [rows, Hv * dv], written
+  void* out = nullptr;       // [rows, Hv * dv] activations, written
 };
 
 Cost cost(const GdnArgs& args);

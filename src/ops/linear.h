@@ -10,13 +10,17 @@
 
 namespace tessera::ops {
 
+/// Element type of a product: logits, gates and other inputs of exponentials stay FP32.
+enum class Output : uint8_t { kActivation, kFloat };
+
 struct LinearPart {
   LinearWeight weight;
-  float* y = nullptr;  // [rows, weight.out_features], dense
+  void* y = nullptr;  // [rows, weight.out_features], dense, of the type that `output` says
+  Output output = Output::kActivation;
 };
 
 struct LinearArgs {
-  const float* x = nullptr;  // [rows, in_features], dense
+  const void* x = nullptr;  // [rows, in_features] activations, dense
   std::span<const LinearPart> parts{};
   int rows = 0;
   Role role = Role::kPrefill;

@@ -19,9 +19,10 @@ struct MixerWeights {
 };
 
 struct MixerArgs {
-  const float* wide = nullptr;  // [rows, branches * hidden]
+  const void* wide = nullptr;    // [rows, branches * hidden] activations
+  const void* normed = nullptr;  // [rows, branches * hidden] N, when combine has written it
   MixerWeights weights;
-  float* mixed = nullptr;   // [rows, hidden], written
+  void* mixed = nullptr;    // [rows, hidden] activations, written
   float* inject = nullptr;  // [rows, branches] logits, written; nullptr in the final mixer
   int rows = 0;
   int branches = 0;
@@ -30,10 +31,14 @@ struct MixerArgs {
   Role role = Role::kPrefill;
 };
 
+/// The updated branches are rounded to the activation type before the next norm reads them.
 struct CombineArgs {
-  float* wide = nullptr;          // [rows, branches * hidden], updated in place
-  const float* out = nullptr;     // [rows, hidden], the block's output
+  void* wide = nullptr;           // [rows, branches * hidden] activations, updated in place
+  const void* out = nullptr;      // [rows, hidden] activations, the block's output
   const float* inject = nullptr;  // [rows, branches] logits
+  const float* next_norm = nullptr;  // [branches * hidden] of the next mixer; nullptr: no norm
+  void* normed = nullptr;            // [rows, branches * hidden] activations, GRMS1(R), written
+  float eps = 0;
   int rows = 0;
   int branches = 0;
   int hidden = 0;

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A backend is one implementation of every op. The model calls this and sees no thread, stream or
-// graph.
+// graph. All pointers in the arguments of an op lie in the backend's memory.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/memory.h"
 #include "ops/embed.h"
+#include "ops/finish.h"
 #include "ops/gdn.h"
 #include "ops/linear.h"
 #include "ops/mixer.h"
@@ -25,18 +29,63 @@ struct KernelNote {
   std::string reason{};
 };
 
+/// What the layout of activations and state depends on.
+struct Traits {
+  DType activation = DType::kF32;  // of every buffer called "activations", rings included
+  DType index_key = DType::kF32;   // of pooled index keys
+  bool combine_norms = false;      // combine writes the next mixer's N (CombineArgs::normed)
+};
+
+/// What changes from launch to launch, in host memory.
+struct LaunchInputs {
+  RowBatch batch;
+  std::span<const int32_t> ids{};         // [rows]
+  std::span<const int32_t> positions{};   // [rows, 3]
+  std::span<const int32_t> logit_rows{};  // row indices, ascending
+};
+
+/// The same in the backend's memory, valid until the next `begin`.
+struct LaunchBuffers {
+  const int32_t* ids = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* logit_rows = nullptr;
+};
+
+/// Launches with equal keys differ in their inputs only: the same ops with the same arguments.
+struct StepKey {
+  int num_spans = 0;
+  int num_rows = 0;
+  int num_logit_rows = 0;
+
+  bool operator==(const StepKey&) const = default;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
 
   virtual std::string_view name() const = 0;
   virtual std::vector<KernelNote> kernels() const = 0;
+  virtual Traits traits() const { return {}; }
+  virtual Memory& memory() { return host_memory(); }
+
+  /// Hands over the inputs of the ops that follow; spans of their batches must be those of `inputs`.
+  virtual LaunchBuffers begin(const LaunchInputs& inputs) {
+    return {inputs.ids.data(), inputs.positions.data(), inputs.logit_rows.data()};
+  }
+  /// Calls `ops`, or repeats what it did when it was called for an equal key: it may do nothing but
+  /// call ops, with arguments that follow from the key alone.
+  virtual void repeat(const StepKey& key, const std::function<void()>& ops) {
+    static_cast<void>(key);
+    ops();
+  }
 
   virtual void embed(const EmbedArgs& args) = 0;
   virtual void linear(const LinearArgs& args) = 0;
   virtual void mixer(const MixerArgs& args) = 0;
   virtual void combine(const CombineArgs& args) = 0;
   virtual void gdn(const GdnArgs& args) = 0;
+  virtual void ngram_ids(const NgramIdsArgs& args) = 0;
   virtual void ngram_gather(const NgramGatherArgs& args) = 0;
   virtual void ple_mix(const PleMixArgs& args) = 0;
   virtual void qsa_front(const QsaFrontArgs& args) = 0;
@@ -44,6 +93,7 @@ class Ops {
   virtual void qsa_attend(const QsaAttendArgs& args) = 0;
   virtual void router(const RouterArgs& args) = 0;
   virtual void experts(const ExpertsArgs& args) = 0;
+  virtual void finish(const FinishArgs& args) = 0;
 };
 
 }  // namespace tessera::ops

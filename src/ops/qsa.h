@@ -30,7 +30,7 @@ struct RopeTable {
 };
 
 /// Cache layout of a layer. Pages hold K and V as [kv head][token in page][D], index keys as
-/// [block in page][Di]. Rings hold raw index keys [Di] float and positions int32[3].
+/// [block in page][Di]. Rings hold raw index keys [Di] activations and positions int32[3].
 struct QsaCache {
   PageRef keys;
   PageRef values;
@@ -45,10 +45,10 @@ struct QsaFrontArgs {
   QsaShape shape;
   RopeTable rope;
   QsaCache cache;
-  const float* q_gate = nullptr;        // [rows, Hq, 2 * D]: per head query then gate
-  const float* k = nullptr;             // [rows, Hkv, D]
-  const float* v = nullptr;             // [rows, Hkv, D]
-  const float* index_qk = nullptr;      // [rows, Hi + 1, Di]: query heads then the key
+  const void* q_gate = nullptr;         // [rows, Hq, 2 * D] activations: per head query then gate
+  const void* k = nullptr;              // [rows, Hkv, D] activations
+  const void* v = nullptr;              // [rows, Hkv, D] activations
+  const void* index_qk = nullptr;       // [rows, Hi + 1, Di] activations: queries then the key
   const int32_t* positions = nullptr;   // [rows, 3] RoPE positions (t, h, w)
   const float* q_norm = nullptr;        // [D], 1 + w
   const float* k_norm = nullptr;        // [D], 1 + w
@@ -56,8 +56,8 @@ struct QsaFrontArgs {
   const float* index_k_norm = nullptr;  // [Di], 1 + w
   float eps = 0;
   RowBatch batch;
-  float* q = nullptr;        // [rows, Hq, D], written
-  float* index_q = nullptr;  // [rows, Hi, Di], written
+  void* q = nullptr;        // [rows, Hq, D] activations, written
+  void* index_q = nullptr;  // [rows, Hi, Di] activations, written
 };
 
 /// Query at index p sees n = (p + 1) / c complete blocks. n <= budget: all of them (identity, not
@@ -66,7 +66,7 @@ struct QsaFrontArgs {
 struct QsaSelectArgs {
   QsaShape shape;
   QsaCache cache;
-  const float* index_q = nullptr;  // [rows, Hi, Di]
+  const void* index_q = nullptr;  // [rows, Hi, Di] activations
   int budget_blocks = 0;           // indexer_budget / c
   RowBatch batch;
   int32_t* blocks = nullptr;  // [rows, budget_blocks], first counts[row] entries written
@@ -78,13 +78,13 @@ struct QsaSelectArgs {
 struct QsaAttendArgs {
   QsaShape shape;
   QsaCache cache;
-  const float* q = nullptr;         // [rows, Hq, D]
-  const float* q_gate = nullptr;    // [rows, Hq, 2 * D], the gate half is read
+  const void* q = nullptr;          // [rows, Hq, D] activations
+  const void* q_gate = nullptr;     // [rows, Hq, 2 * D] activations, the gate half is read
   const int32_t* blocks = nullptr;  // [rows, budget_blocks]
   const int32_t* counts = nullptr;  // [rows]
   int budget_blocks = 0;
   RowBatch batch;
-  float* out = nullptr;  // [rows, Hq * D], written
+  void* out = nullptr;  // [rows, Hq * D] activations, written
 };
 
 Cost cost(const QsaFrontArgs& args);

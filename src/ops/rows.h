@@ -24,7 +24,7 @@ struct RowSpan {
   int num_rows = 0;
   int64_t position = 0;       // index of the first row within its sequence (tokens absorbed before)
   std::byte* slot = nullptr;  // ring and single parts of the sequence (StateLayout offsets)
-  const int32_t* pages = nullptr;  // page ids, entry p / 64 holds token p
+  const int32_t* pages = nullptr;  // page ids in the backend's memory, entry p / 64 holds token p
 };
 
 /// All rows of a launch, spans in row order without gaps.

@@ -13,7 +13,7 @@ void fast_embed(const ops::EmbedArgs& args) {
   const double work = static_cast<double>(args.branches) * hidden;
   parallel_for(args.rows, grain_for(work), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      float* wide = args.wide + row * args.branches * hidden;
+      float* wide = floats(args.wide) + row * args.branches * hidden;
       widen_weight_row(args.table, args.ids[row], wide);
       for (int branch = 1; branch < args.branches; ++branch) {
         std::memcpy(wide + static_cast<ptrdiff_t>(branch) * hidden, wide,

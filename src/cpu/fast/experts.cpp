@@ -66,7 +66,7 @@ Block group_rows(const ops::ExpertsArgs& args, int first_row, int rows, Arena& s
   block.x = scratch.take<const float*>(static_cast<size_t>(block.entries));
   block.entry = scratch.take<int>(static_cast<size_t>(block.entries));
   const int32_t* ids = args.ids + int64_t{first_row} * args.top_k;
-  const float* x = args.x + int64_t{first_row} * block.hidden;
+  const float* x = floats(args.x) + int64_t{first_row} * block.hidden;
 
   std::vector<int> place(static_cast<size_t>(num_experts) + 1, 0);
   for (int pair = 0; pair < rows * args.top_k; ++pair) {
@@ -198,7 +198,7 @@ void add_up(const ops::ExpertsArgs& args, const Block& block, int first_row) {
                [&](int64_t begin, int64_t end, int) {
                  for (int64_t row = begin; row < end; ++row) {
                    const int64_t global = first_row + row;
-                   float* out = args.out + global * block.hidden;
+                   float* out = floats(args.out) + global * block.hidden;
                    for (int slot = 0; slot < slots; ++slot) {
                      const float weight =
                          slot < args.top_k ? args.weights[global * args.top_k + slot]

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/arena.h"
+#include "cpu/floats.h"
 #include "ops/ops.h"
 
 namespace tessera::cpu {
@@ -17,7 +18,7 @@ void fast_ple_mix(const ops::PleMixArgs& args, Arena& scratch);
 void fast_qsa_front(const ops::QsaFrontArgs& args, Arena& scratch);
 void fast_qsa_select(const ops::QsaSelectArgs& args, Arena& scratch);
 void fast_qsa_attend(const ops::QsaAttendArgs& args, Arena& scratch);
-void fast_router(const ops::RouterArgs& args);
+void fast_router(const ops::RouterArgs& args, Arena& scratch);
 void fast_experts(const ops::ExpertsArgs& args, Arena& scratch);
 
 /// "avx512+vbmi", "avx512", "avx2+fma" or "baseline": what the kernels use on this machine.

@@ -2,6 +2,7 @@
 // The fast CPU backend: forwards every op to its kernel and owns the scratch memory.
 #include <string>
 
+#include "cpu/bookkeeping.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/fast/fast_kernels.h"
 
@@ -22,15 +23,17 @@ class FastOps final : public ops::Ops {
         {"mixer", "row-blocked, two products, " + level, why},
         {"combine", "elementwise, " + level, why},
         {"gdn", "decode: recurrence; prefill: chunks of 64, " + level, why},
+        {"ngram_ids", "plain loops", "a few integers per row"},
         {"ngram_gather", "rows decoded from the table as stored", "memory bound"},
         {"ple_mix", "row-wise, " + level, why},
         {"qsa_front", "row-wise, " + level, why},
         {"qsa_select",
          "prompt rows score a page together, decoded rows alone; exact selection, " + level, why},
         {"qsa_attend", "gather of the selected blocks, " + level, why},
-        {"router", "exact top-k by insertion", "few experts"},
+        {"router", "product as in linear, then exact top-k by insertion", "few experts"},
         {"experts", "rows grouped by expert; decode and prefill products as in linear, " + level,
          why},
+        {"finish", "rows copied", "memory bound"},
     };
   }
 
@@ -39,13 +42,18 @@ class FastOps final : public ops::Ops {
   void mixer(const ops::MixerArgs& args) override { fast_mixer(args, fresh()); }
   void combine(const ops::CombineArgs& args) override { fast_combine(args); }
   void gdn(const ops::GdnArgs& args) override { fast_gdn(args, fresh()); }
+  void ngram_ids(const ops::NgramIdsArgs& args) override { cpu::ngram_ids(args); }
   void ngram_gather(const ops::NgramGatherArgs& args) override { fast_ngram_gather(args); }
   void ple_mix(const ops::PleMixArgs& args) override { fast_ple_mix(args, fresh()); }
   void qsa_front(const ops::QsaFrontArgs& args) override { fast_qsa_front(args, fresh()); }
   void qsa_select(const ops::QsaSelectArgs& args) override { fast_qsa_select(args, fresh()); }
   void qsa_attend(const ops::QsaAttendArgs& args) override { fast_qsa_attend(args, fresh()); }
-  void router(const ops::RouterArgs& args) override { fast_router(args); }
-  void experts(const ops::ExpertsArgs& args) override { fast_experts(args, fresh()); }
+  void router(const ops::RouterArgs& args) override { fast_router(args, fresh()); }
+  void experts(const ops::ExpertsArgs& args) override {
+    fast_experts(args, fresh());
+    if (args.combine != nullptr) fast_combine(*args.combine);
+  }
+  void finish(const ops::FinishArgs& args) override { cpu::finish(args); }
 
  private:
   Arena& fresh() {

@@ -57,7 +57,7 @@ class GdnLaunch {
       run_window(window);
       first = last;
     }
-    store_ring_rows(args_.batch, args_.conv_ring, args_.qkv, args_.shape.channels());
+    store_ring_rows(args_.batch, args_.conv_ring, floats(args_.qkv), args_.shape.channels());
   }
 
  private:

@@ -184,7 +184,7 @@ void gdn_run_chunk(const ops::GdnArgs& args, const GdnWindow& window, const GdnC
       {updates.at, chunk.rows, dim, keys.at[0], static_cast<int>(channels), key_dim, matrix, {}});
   for (int row = 0; row < chunk.rows; ++row) {
     const int64_t launch_row = chunk.launch_row() + row;
-    std::memcpy(args.out + (launch_row * shape.value_heads + head) * dim,
+    std::memcpy(floats(args.out) + (launch_row * shape.value_heads + head) * dim,
                 work.out + static_cast<ptrdiff_t>(row) * dim,
                 static_cast<size_t>(dim) * sizeof(float));
     gdn_finish_row(args, launch_row, head);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "core/arena.h"
+#include "cpu/floats.h"
 #include "ops/gdn.h"
 
 namespace tessera::cpu {
@@ -58,7 +59,7 @@ inline float* gdn_matrix(const ops::GdnArgs& args, const ops::RowSpan& span, int
 /// Convolution, normalisation and gates of the window's rows, in parallel.
 void gdn_prepare(const ops::GdnArgs& args, const GdnWindow& window, const GdnPrepared& prepared);
 
-/// Gated norm of one row and head, in place in args.out.
+/// Gated norm of one row and head, in place in floats(args.out).
 void gdn_finish_row(const ops::GdnArgs& args, int64_t launch_row, int head);
 
 /// Recurrence of one head over chunks of one span.

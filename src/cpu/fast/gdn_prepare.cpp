@@ -27,7 +27,7 @@ class Taps {
     const auto row = static_cast<int>(launch_row - chunk.span->row_begin);
     int lag = args_.shape.conv_kernel;
     for (const float*& tap : rows_) {
-      tap = lagged_row(*chunk.span, args_.conv_ring, row, --lag, args_.qkv, args_.shape.channels(),
+      tap = lagged_row(*chunk.span, args_.conv_ring, row, --lag, floats(args_.qkv), args_.shape.channels(),
                        zeros);
     }
   }
@@ -102,9 +102,9 @@ void gdn_prepare(const ops::GdnArgs& args, const GdnWindow& window, const GdnPre
 void gdn_finish_row(const ops::GdnArgs& args, int64_t launch_row, int head) {
   const int dim = args.shape.value_dim;
   const int64_t at = (launch_row * args.shape.value_heads + head) * dim;
-  float* out = args.out + at;
+  float* out = floats(args.out) + at;
   const float mean = sum_squares(out, dim) / static_cast<float>(dim);
-  gated_norm_row(out, 1.0F / std::sqrt(mean + args.eps), args.norm, args.z + at,
+  gated_norm_row(out, 1.0F / std::sqrt(mean + args.eps), args.norm, floats(args.z) + at,
                  args.gate == ops::GateActivation::kSilu, out, dim);
 }
 

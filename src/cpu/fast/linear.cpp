@@ -172,7 +172,7 @@ void fast_linear(const ops::LinearArgs& args, Arena& scratch) {
   std::vector<LinearJob> jobs;
   for (const ops::LinearPart& part : args.parts)
     jobs.push_back(
-        {part.weight, args.x, part.weight.in_features, part.y, part.weight.out_features});
+        {part.weight, floats(args.x), part.weight.in_features, floats(part.y), part.weight.out_features});
   linear_run(jobs, args.rows, args.role, scratch);
 }
 

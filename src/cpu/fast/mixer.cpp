@@ -30,7 +30,7 @@ void normalize(const ops::MixerArgs& args, int first, int count, float* norm) {
   parallel_for(count * branches, grain_for(2.0 * args.hidden),
                [&](int64_t begin, int64_t end, int) {
                  for (int64_t piece = begin; piece < end; ++piece) {
-                   rms_one_plus(args.wide + (begin_piece + piece) * args.hidden,
+                   rms_one_plus(floats(args.wide) + (begin_piece + piece) * args.hidden,
                                 args.weights.norm + piece % branches * args.hidden, args.eps,
                                 norm + piece * args.hidden, args.hidden);
                  }
@@ -64,7 +64,7 @@ void mix_block(const ops::MixerArgs& args, int first, int count, const Buffers& 
   parallel_for(count, grain_for(mean_work), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       gated_branch_mean(buffers.gate + row * wide, buffers.norm + row * wide, args.branches,
-                        args.hidden, args.mixed + (first + row) * args.hidden);
+                        args.hidden, floats(args.mixed) + (first + row) * args.hidden);
     }
   });
 }

@@ -13,7 +13,7 @@ void fast_ngram_gather(const ops::NgramGatherArgs& args) {
   parallel_for(args.rows, grain_for(work), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t* table_rows = args.table_rows + row * args.heads;
-      float* out = args.out + row * args.heads * table.row_dim;
+      float* out = floats(args.out) + row * args.heads * table.row_dim;
       for (int head = 0; head < args.heads; ++head) {
         __builtin_prefetch(table.row(table_rows[head]));
       }

@@ -47,11 +47,11 @@ void gate_rows(const ops::PleMixArgs& args, const Buffers& buffers) {
                  float* buffer = buffers.heads + thread * 2 * hidden;
                  for (int64_t row = begin; row < end; ++row) {
                    for (int64_t at = 0; at < wide; at += hidden) {
-                     const float* query = args.wide + row * wide + at;
+                     const float* query = floats(args.wide) + row * wide + at;
                      const float gate =
-                         branch_gate(args, args.key + row * wide + at, query, at, buffer);
+                         branch_gate(args, floats(args.key) + row * wide + at, query, at, buffer);
                      float* gated = buffers.gated + row * wide + at;
-                     scale_row(args.value + row * hidden, gate, gated, args.hidden);
+                     scale_row(floats(args.value) + row * hidden, gate, gated, args.hidden);
                      rms_one_plus(gated, args.norm_conv + at, args.eps,
                                   buffers.normed + row * wide + at, args.hidden);
                    }
@@ -70,9 +70,9 @@ void convolve_rows(const ops::PleMixArgs& args, const Buffers& buffers) {
     const int64_t at = (span.row_begin + row) * static_cast<int64_t>(wide);
     float* delta = buffers.gated + at;
     add_conv_silu_row(taps, args.conv_weight, args.conv_kernel, delta, wide);
-    add_scaled(1.0F, delta, args.wide + at, wide);
+    add_scaled(1.0F, delta, floats(args.wide) + at, wide);
     if (args.delta != nullptr) {
-      std::memcpy(args.delta + at, delta, static_cast<size_t>(wide) * sizeof(float));
+      std::memcpy(floats(args.delta) + at, delta, static_cast<size_t>(wide) * sizeof(float));
     }
   });
 }

@@ -23,7 +23,7 @@ void pack_heads(const ops::QsaAttendArgs& args, const ops::RowSpan& span, int ro
   const int dim = args.shape.head_dim;
   const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
   const float* queries =
-      args.q + ((span.row_begin + row) * int64_t{args.shape.heads} + heads.first) * dim;
+      floats(args.q) + ((span.row_begin + row) * int64_t{args.shape.heads} + heads.first) * dim;
   for (int d = 0; d < dim; ++d, packed += kAttendLanes) {
     for (int head = 0; head < heads.count; ++head)
       packed[head] = queries[static_cast<ptrdiff_t>(head) * dim + d] * scale;

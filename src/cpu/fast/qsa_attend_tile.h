@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/floats.h"
 #include "ops/qsa.h"
 
 namespace tessera::cpu {

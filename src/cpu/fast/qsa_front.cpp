@@ -44,11 +44,11 @@ void write_queries(const ops::QsaFrontArgs& args, int64_t row, const Workspace& 
   const int64_t dim = shape.head_dim;
   const int64_t index_dim = shape.index_dim;
   for (int64_t head = row * shape.heads; head < (row + 1) * shape.heads; ++head) {
-    norm_and_rotate(args, args.q_gate + head * 2 * dim, args.q_norm, shape.head_dim, work,
-                    args.q + head * dim);
+    norm_and_rotate(args, floats(args.q_gate) + head * 2 * dim, args.q_norm, shape.head_dim, work,
+                    floats(args.q) + head * dim);
   }
-  const float* index_row = args.index_qk + row * (shape.index_heads + 1) * index_dim;
-  float* index_out = args.index_q + row * shape.index_heads * index_dim;
+  const float* index_row = floats(args.index_qk) + row * (shape.index_heads + 1) * index_dim;
+  float* index_out = floats(args.index_q) + row * shape.index_heads * index_dim;
   for (int64_t at = 0; at < shape.index_heads * index_dim; at += index_dim) {
     norm_and_rotate(args, index_row + at, args.index_q_norm, shape.index_dim, work, index_out + at);
   }
@@ -59,10 +59,10 @@ void write_keys_values(const ops::QsaFrontArgs& args, const ops::RowSpan& span, 
   const ops::QsaShape& shape = args.shape;
   for (int head = 0; head < shape.kv_heads; ++head) {
     const int64_t at = (row * shape.kv_heads + head) * shape.head_dim;
-    norm_and_rotate(args, args.k + at, args.k_norm, shape.head_dim, work, work.vector);
+    norm_and_rotate(args, floats(args.k) + at, args.k_norm, shape.head_dim, work, work.vector);
     narrow_row(work.vector, args.cache.keys.dtype,
                cached_vector(args.cache.keys, shape, span, head, token), shape.head_dim);
-    narrow_row(args.v + at, args.cache.values.dtype,
+    narrow_row(floats(args.v) + at, args.cache.values.dtype,
                cached_vector(args.cache.values, shape, span, head, token), shape.head_dim);
   }
 }
@@ -73,7 +73,7 @@ const float* raw_key(const ops::QsaFrontArgs& args, const ops::RowSpan& span, in
   }
   const ops::QsaShape& shape = args.shape;
   const int64_t row = span.row_begin + token - span.position;
-  return args.index_qk + (row * (shape.index_heads + 1) + shape.index_heads) * shape.index_dim;
+  return floats(args.index_qk) + (row * (shape.index_heads + 1) + shape.index_heads) * shape.index_dim;
 }
 
 const int32_t* position_of(const ops::QsaFrontArgs& args, const ops::RowSpan& span, int64_t token) {

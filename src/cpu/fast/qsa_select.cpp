@@ -70,7 +70,7 @@ void pack_queries(const ops::QsaSelectArgs& args, const Group& group, int lanes,
   for (int row = 0; row < group.rows; ++row) {
     for (int head = 0; head < shape.index_heads; ++head) {
       const float* query =
-          args.index_q + ((first_row + row) * shape.index_heads + head) * shape.index_dim;
+          floats(args.index_q) + ((first_row + row) * shape.index_heads + head) * shape.index_dim;
       float* lane = packed + head * group.rows + row;
       for (int d = 0; d < shape.index_dim; ++d) lane[static_cast<ptrdiff_t>(d) * lanes] = query[d];
     }
@@ -111,7 +111,7 @@ void score_page(const ops::QsaSelectArgs& args, const Group& group, const Sizes&
           {.keys = keys,
            .count = count,
            .dim = shape.index_dim,
-           .queries = args.index_q + (first_row + row) * shape.index_heads * shape.index_dim,
+           .queries = floats(args.index_q) + (first_row + row) * shape.index_heads * shape.index_dim,
            .heads = shape.index_heads,
            .scale = scale,
            .scores = scores + static_cast<size_t>(row) * sizes.max_blocks,

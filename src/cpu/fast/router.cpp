@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Router: exact top-k in a total order, so ties and NaN never depend on the machine.
+// Router: two products, then exact top-k in a total order, so ties and NaN never depend on the machine.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
 #include "core/parallel.h"
 #include "cpu/fast/fast_kernels.h"
+#include "cpu/fast/linear_kernels.h"
 
 namespace tessera::cpu {
 namespace {
@@ -55,7 +57,12 @@ void weigh(const float* logits, const ops::RouterArgs& args, const int32_t* ids,
 
 }  // namespace
 
-void fast_router(const ops::RouterArgs& args) {
+void fast_router(const ops::RouterArgs& args, Arena& scratch) {
+  const std::array products = {
+      LinearJob{args.gate, floats(args.x), args.gate.in_features, args.logits, args.num_experts},
+      LinearJob{args.shared_gate, floats(args.x), args.gate.in_features, args.shared_logit, 1},
+  };
+  linear_run(products, args.rows, args.role, scratch);
   if (args.top_k <= 0) return;
   parallel_for(args.rows, grain_for(kWorkPerExpert * args.num_experts),
                [&](int64_t begin, int64_t end, int) {

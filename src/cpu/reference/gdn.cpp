@@ -93,14 +93,14 @@ void run_head(const ops::GdnArgs& args, const ops::RowSpan& span, const float* c
     const auto k = l2_normalized(mixed + k_at, shape.key_dim, 1.0);
     const auto o =
         delta_step(q, k, mixed + v_at, std::exp(g), sigmoid(double{args.b[at]}), dv, matrix);
-    gated_norm(args, o.data(), args.z + at * dv, args.out + at * dv);
+    gated_norm(args, o.data(), floats(args.z) + at * dv, floats(args.out) + at * dv);
   }
 }
 
 void run_span(const ops::GdnArgs& args, const ops::RowSpan& span) {
   const auto channels = static_cast<size_t>(args.shape.channels());
   const History<float> inputs(span, args.conv_ring,
-                              args.qkv + static_cast<size_t>(span.row_begin) * channels, channels,
+                              floats(args.qkv) + static_cast<size_t>(span.row_begin) * channels, channels,
                               channels);
   std::vector<float> convolved(static_cast<size_t>(span.num_rows) * channels);
   for (int row = 0; row < span.num_rows; ++row)

@@ -8,7 +8,7 @@ namespace tessera::cpu::reference {
 void embed(const ops::EmbedArgs& args) {
   const auto hidden = static_cast<size_t>(args.table.in_features);
   std::vector<double> values(hidden);
-  float* out = args.wide;
+  float* out = floats(args.wide);
   for (int row = 0; row < args.rows; ++row) {
     decode_weight_row(args.table, args.ids[row], values);
     for (int branch = 0; branch < args.branches; ++branch)
@@ -17,7 +17,7 @@ void embed(const ops::EmbedArgs& args) {
 }
 
 void linear(const ops::LinearArgs& args) {
-  for (const ops::LinearPart& part : args.parts) product(args.x, args.rows, part.weight, part.y);
+  for (const ops::LinearPart& part : args.parts) product(floats(args.x), args.rows, part.weight, floats(part.y));
 }
 
 }  // namespace tessera::cpu::reference

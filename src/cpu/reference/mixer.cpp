@@ -15,7 +15,7 @@ void mixer(const ops::MixerArgs& args) {
   const auto rank = static_cast<size_t>(args.weights.down.out_features);
   std::vector<float> normed(rows * wide);
   for (size_t row = 0; row < rows; ++row)
-    grouped_rms_norm(args.wide + row * wide, args.weights.norm, args.branches, args.hidden,
+    grouped_rms_norm(floats(args.wide) + row * wide, args.weights.norm, args.branches, args.hidden,
                      double{args.eps}, &normed[row * wide]);
 
   std::vector<float> low(rows * rank);
@@ -29,7 +29,7 @@ void mixer(const ops::MixerArgs& args) {
       double sum = 0;
       for (size_t at = row * wide + col; at < (row + 1) * wide; at += hidden)
         sum += sigmoid(double{gate[at]}) * double{normed[at]};
-      args.mixed[row * hidden + col] = static_cast<float>(sum / args.branches);
+      floats(args.mixed)[row * hidden + col] = static_cast<float>(sum / args.branches);
     }
   }
   if (args.inject == nullptr) return;
@@ -42,10 +42,10 @@ void combine(const ops::CombineArgs& args) {
   const auto hidden = static_cast<size_t>(args.hidden);
   const auto branches = static_cast<size_t>(args.branches);
   for (size_t row = 0; row < static_cast<size_t>(args.rows); ++row) {
-    const float* out = args.out + row * hidden;
+    const float* out = floats(args.out) + row * hidden;
     for (size_t branch = 0; branch < branches; ++branch) {
       const double weight = 2.0 * sigmoid(double{args.inject[row * branches + branch]});
-      float* wide = args.wide + (row * branches + branch) * hidden;
+      float* wide = floats(args.wide) + (row * branches + branch) * hidden;
       for (size_t col = 0; col < hidden; ++col)
         wide[col] = static_cast<float>(double{wide[col]} + weight * double{out[col]});
     }

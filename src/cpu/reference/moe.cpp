@@ -37,6 +37,8 @@ void add_expert(const ops::ExpertWeight& expert, const float* x, double scale,
 }  // namespace
 
 void router(const ops::RouterArgs& args) {
+  product(floats(args.x), args.rows, args.gate, args.logits);
+  product(floats(args.x), args.rows, args.shared_gate, args.shared_logit);
   const auto top_k = static_cast<size_t>(args.top_k);
   for (size_t row = 0; row < static_cast<size_t>(args.rows); ++row) {
     const float* logits = args.logits + row * static_cast<size_t>(args.num_experts);
@@ -60,14 +62,14 @@ void experts(const ops::ExpertsArgs& args) {
   const auto hidden = static_cast<size_t>(args.shared.down.out_features);
   const auto top_k = static_cast<size_t>(args.top_k);
   for (size_t row = 0; row < static_cast<size_t>(args.rows); ++row) {
-    const float* x = args.x + row * hidden;
+    const float* x = floats(args.x) + row * hidden;
     std::vector<double> sum(hidden, 0.0);
     for (size_t slot = row * top_k; slot < (row + 1) * top_k; ++slot)
       add_expert(args.experts[static_cast<size_t>(args.ids[slot])], x, double{args.weights[slot]},
                  sum);
     add_expert(args.shared, x, sigmoid(double{args.shared_logit[row]}), sum);
     for (size_t col = 0; col < hidden; ++col)
-      args.out[row * hidden + col] = static_cast<float>(sum[col]);
+      floats(args.out)[row * hidden + col] = static_cast<float>(sum[col]);
   }
 }
 

@@ -23,11 +23,11 @@ void gated_value(const ops::PleMixArgs& args, size_t row, float* out) {
   const auto hidden = static_cast<size_t>(args.hidden);
   const size_t wide = static_cast<size_t>(args.branches) * hidden;
   std::vector<float> key(wide), query(wide);
-  grouped_rms_norm(args.key + row * wide, args.norm_key, args.branches, args.hidden,
+  grouped_rms_norm(floats(args.key) + row * wide, args.norm_key, args.branches, args.hidden,
                    double{args.eps}, key.data());
-  grouped_rms_norm(args.wide + row * wide, args.norm_query, args.branches, args.hidden,
+  grouped_rms_norm(floats(args.wide) + row * wide, args.norm_query, args.branches, args.hidden,
                    double{args.eps}, query.data());
-  const float* value = args.value + row * hidden;
+  const float* value = floats(args.value) + row * hidden;
   for (size_t start = 0; start < wide; start += hidden) {
     const double gate = gate_of(&key[start], &query[start], args.hidden);
     for (size_t col = 0; col < hidden; ++col)
@@ -48,8 +48,8 @@ void add_delta(const ops::PleMixArgs& args, const History<float>& inputs, const 
       if (x != nullptr) sum += double{x[col]} * double{args.conv_weight[col * taps + tap]};
     }
     const double delta = double{value[col]} + silu(sum);
-    args.wide[row * wide + col] = static_cast<float>(double{args.wide[row * wide + col]} + delta);
-    if (args.delta != nullptr) args.delta[row * wide + col] = static_cast<float>(delta);
+    floats(args.wide)[row * wide + col] = static_cast<float>(double{floats(args.wide)[row * wide + col]} + delta);
+    if (args.delta != nullptr) floats(args.delta)[row * wide + col] = static_cast<float>(delta);
   }
 }
 
@@ -78,7 +78,7 @@ void ngram_gather(const ops::NgramGatherArgs& args) {
   const auto count = static_cast<size_t>(args.rows) * static_cast<size_t>(args.heads);
   const float scale = table.dtype == DType::kF8E4M3 ? table.scale : 1.0F;
   for (size_t entry = 0; entry < count; ++entry) {
-    const std::span<float> out(args.out + entry * width, width);
+    const std::span<float> out(floats(args.out) + entry * width, width);
     load_elements(table.dtype, table.row(args.table_rows[entry]), 0, out);
     for (float& value : out) value *= scale;
   }

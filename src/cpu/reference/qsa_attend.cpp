@@ -56,7 +56,7 @@ void attend_head(const ops::QsaAttendArgs& args, const ops::RowSpan& span, size_
   std::vector<double> weights(tokens.size());
   for_each_cached(
       args.cache.keys, span, kv_head, shape.head_dim, tokens, [&](size_t entry, const float* key) {
-        weights[entry] = dot(args.q + at * dim, key, shape.head_dim) / std::sqrt(shape.head_dim);
+        weights[entry] = dot(floats(args.q) + at * dim, key, shape.head_dim) / std::sqrt(shape.head_dim);
       });
   softmax(weights);
   std::vector<double> sum(dim, 0.0);
@@ -65,9 +65,9 @@ void attend_head(const ops::QsaAttendArgs& args, const ops::RowSpan& span, size_
                     for (size_t col = 0; col < dim; ++col)
                       sum[col] += weights[entry] * double{value[col]};
                   });
-  const float* gate = args.q_gate + (2 * at + 1) * dim;
+  const float* gate = floats(args.q_gate) + (2 * at + 1) * dim;
   for (size_t col = 0; col < dim; ++col)
-    args.out[at * dim + col] = static_cast<float>(sum[col] * sigmoid(double{gate[col]}));
+    floats(args.out)[at * dim + col] = static_cast<float>(sum[col] * sigmoid(double{gate[col]}));
 }
 
 }  // namespace

@@ -37,14 +37,14 @@ void write_queries(const ops::QsaFrontArgs& args, size_t row) {
   const int32_t* position = args.positions + row * kAxes;
   for (int head = 0; head < shape.heads; ++head) {
     const size_t at = row * static_cast<size_t>(shape.heads) + static_cast<size_t>(head);
-    norm_and_rotate(args, args.q_gate + at * 2 * dim, args.q_norm, shape.head_dim, position,
-                    args.q + at * dim);
+    norm_and_rotate(args, floats(args.q_gate) + at * 2 * dim, args.q_norm, shape.head_dim, position,
+                    floats(args.q) + at * dim);
   }
   const size_t packed_row = row * static_cast<size_t>(shape.index_heads + 1);
   for (int head = 0; head < shape.index_heads; ++head) {
     const size_t at = row * static_cast<size_t>(shape.index_heads) + static_cast<size_t>(head);
-    norm_and_rotate(args, args.index_qk + (packed_row + static_cast<size_t>(head)) * index_dim,
-                    args.index_q_norm, shape.index_dim, position, args.index_q + at * index_dim);
+    norm_and_rotate(args, floats(args.index_qk) + (packed_row + static_cast<size_t>(head)) * index_dim,
+                    args.index_q_norm, shape.index_dim, position, floats(args.index_q) + at * index_dim);
   }
 }
 
@@ -57,14 +57,14 @@ void write_keys_values(const ops::QsaFrontArgs& args, const ops::RowSpan& span, 
   std::vector<float> key(dim);
   for (int head = 0; head < shape.kv_heads; ++head) {
     const size_t at = (row * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(head)) * dim;
-    norm_and_rotate(args, args.k + at, args.k_norm, shape.head_dim, args.positions + row * kAxes,
+    norm_and_rotate(args, floats(args.k) + at, args.k_norm, shape.head_dim, args.positions + row * kAxes,
                     key.data());
     const size_t cell = (static_cast<size_t>(head) * ops::kPageTokens +
                          static_cast<size_t>(token % ops::kPageTokens)) *
                         dim;
     for (size_t col = 0; col < dim; ++col) {
       store_element(args.cache.keys.dtype, keys, cell + col, key[col]);
-      store_element(args.cache.values.dtype, values, cell + col, args.v[at + col]);
+      store_element(args.cache.values.dtype, values, cell + col, floats(args.v)[at + col]);
     }
   }
 }
@@ -94,7 +94,7 @@ void run_span(const ops::QsaFrontArgs& args, const ops::RowSpan& span) {
   const auto index_heads = static_cast<size_t>(args.shape.index_heads);
   const size_t packed = (index_heads + 1) * index_dim;
   const History<float> raw(span, args.cache.raw_keys,
-                           args.index_qk + first_row * packed + index_heads * index_dim, packed,
+                           floats(args.index_qk) + first_row * packed + index_heads * index_dim, packed,
                            index_dim);
   const History<int32_t> positions(span, args.cache.positions, args.positions + first_row * kAxes,
                                    kAxes, kAxes);

@@ -2,6 +2,7 @@
 // Entry points of the reference ops, one file per family.
 #pragma once
 
+#include "cpu/floats.h"
 #include "ops/ops.h"
 
 namespace tessera::cpu::reference {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference CPU backend: one plain function per op.
+#include "cpu/bookkeeping.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/reference/reference_kernels.h"
 
@@ -12,8 +13,9 @@ class ReferenceOps final : public ops::Ops {
 
   std::vector<ops::KernelNote> kernels() const override {
     std::vector<ops::KernelNote> notes;
-    for (const char* op : {"embed", "linear", "mixer", "combine", "gdn", "ngram_gather", "ple_mix",
-                           "qsa_front", "qsa_select", "qsa_attend", "router", "experts"})
+    for (const char* op : {"embed", "linear", "mixer", "combine", "gdn", "ngram_ids",
+                           "ngram_gather", "ple_mix", "qsa_front", "qsa_select", "qsa_attend",
+                           "router", "experts", "finish"})
       notes.push_back({op, "plain loops, double accumulation", "the oracle was asked for"});
     return notes;
   }
@@ -23,13 +25,18 @@ class ReferenceOps final : public ops::Ops {
   void mixer(const ops::MixerArgs& args) override { reference::mixer(args); }
   void combine(const ops::CombineArgs& args) override { reference::combine(args); }
   void gdn(const ops::GdnArgs& args) override { reference::gdn(args); }
+  void ngram_ids(const ops::NgramIdsArgs& args) override { cpu::ngram_ids(args); }
   void ngram_gather(const ops::NgramGatherArgs& args) override { reference::ngram_gather(args); }
   void ple_mix(const ops::PleMixArgs& args) override { reference::ple_mix(args); }
   void qsa_front(const ops::QsaFrontArgs& args) override { reference::qsa_front(args); }
   void qsa_select(const ops::QsaSelectArgs& args) override { reference::qsa_select(args); }
   void qsa_attend(const ops::QsaAttendArgs& args) override { reference::qsa_attend(args); }
   void router(const ops::RouterArgs& args) override { reference::router(args); }
-  void experts(const ops::ExpertsArgs& args) override { reference::experts(args); }
+  void experts(const ops::ExpertsArgs& args) override {
+    reference::experts(args);
+    if (args.combine != nullptr) reference::combine(*args.combine);
+  }
+  void finish(const ops::FinishArgs& args) override { cpu::finish(args); }
 };
 
 }  // namespace

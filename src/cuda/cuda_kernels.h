@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entry points of the CUDA ops, one folder per op. They enqueue work on the context's stream and
+// return; nothing here synchronises or allocates beyond Context::scratch.
+#pragma once
+
+#include "cuda/context.h"
+#include "ops/ops.h"
+
+namespace tessera::cuda {
+
+void launch_embed(Context& context, const ops::EmbedArgs& args);
+void launch_linear(Context& context, const ops::LinearArgs& args);
+void launch_mixer(Context& context, const ops::MixerArgs& args);
+void launch_combine(Context& context, const ops::CombineArgs& args);
+void launch_gdn(Context& context, const ops::GdnArgs& args);
+void launch_ngram_ids(Context& context, const ops::NgramIdsArgs& args);
+void launch_ngram_gather(Context& context, const ops::NgramGatherArgs& args);
+void launch_ple_mix(Context& context, const ops::PleMixArgs& args);
+void launch_qsa_front(Context& context, const ops::QsaFrontArgs& args);
+void launch_qsa_select(Context& context, const ops::QsaSelectArgs& args);
+void launch_qsa_attend(Context& context, const ops::QsaAttendArgs& args);
+void launch_router(Context& context, const ops::RouterArgs& args);
+void launch_experts(Context& context, const ops::ExpertsArgs& args);
+void launch_finish(Context& context, const ops::FinishArgs& args);
+
+/// Which kernel an op uses for the model's shapes on this device, and why: printed at start. One
+/// function per op folder.
+ops::KernelNote note_embed(const GpuSpec& gpu);
+
+}  // namespace tessera::cuda
