@@ -56,6 +56,7 @@ struct StepKey {
   int num_spans = 0;
   int num_rows = 0;
   int num_logit_rows = 0;
+  const void* buffers = nullptr;  // where the activations of the launch lie
 
   bool operator==(const StepKey&) const = default;
 };

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one Context: stream, memory, inputs of the current launch, and recorded steps.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "cuda/context.h"
+#include "cuda/cuda_backend.h"
+#include "cuda/device_memory.h"
+#include "ops/ops.h"
+
+namespace tessera::cuda {
+
+class RuntimeContext final : public Context {
+ public:
+  explicit RuntimeContext(const Options& options);
+  ~RuntimeContext() override;
+  RuntimeContext(const RuntimeContext&) = delete;
+  RuntimeContext& operator=(const RuntimeContext&) = delete;
+
+  void* scratch(size_t bytes) override;
+  void* persistent(const void* tag, size_t bytes) override;
+
+  ops::LaunchBuffers begin(const ops::LaunchInputs& inputs);
+  void repeat(const ops::StepKey& key, const std::function<void()>& ops);
+  DeviceMemory& memory() { return *memory_; }
+
+ private:
+  /// A host copy of the inputs that the device may still be reading.
+  struct Staging {
+    std::byte* host = nullptr;  // pinned
+    size_t bytes = 0;
+    cudaEvent_t copied = nullptr;
+  };
+  struct Step {
+    ops::StepKey key;
+    cudaGraphExec_t graph = nullptr;  // nullptr: ran once, not recorded yet
+  };
+
+  std::byte* stage(size_t bytes);
+  void upload(size_t bytes);
+  Step* find(const ops::StepKey& key);
+  cudaGraphExec_t record(const std::function<void()>& ops);
+  void forget_steps();
+
+  Options options_;
+  std::unique_ptr<DeviceMemory> memory_{};
+  MemoryBlock scratch_{};
+  std::map<const void*, MemoryBlock> persistent_{};
+  MemoryBlock inputs_{};
+  static constexpr size_t kStagingSets = 3;
+  std::array<Staging, kStagingSets> staging_{};
+  size_t current_set_ = 0;
+  std::vector<Step> steps_{};  // least recently recorded first
+};
+
+}  // namespace tessera::cuda
