@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Thread block clusters (sm_90): who this block is, barriers, and reads from the shared memory of
+// the other blocks. Before sm_90, and in launches without a cluster, a block is alone in its
+// cluster.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/device/mma.cuh"
+
+namespace tessera::cuda::device {
+
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return static_cast<int>(rank);
+}
+
+__device__ __forceinline__ int cluster_blocks() {
+  uint32_t count = 1;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
+#endif
+  return static_cast<int>(count);
+}
+
+/// Every thread of every block of the cluster arrives once and waits once per phase. What a thread
+/// did to memory before it arrived is visible to all after they waited.
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+__device__ __forceinline__ void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+
+/// Address of the variable of block `rank` that lies where `shared` lies in this block.
+__device__ __forceinline__ uint32_t remote_address(const void* shared, int rank) {
+  uint32_t address = shared_address(shared);
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(address)
+               : "r"(shared_address(shared)), "r"(rank));
+#endif
+  return address;
+}
+
+__device__ __forceinline__ uint4 load_remote(uint32_t address) {
+  uint4 value;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+#else
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+#endif
+  return value;
+}
+
+}  // namespace tessera::cuda::device
