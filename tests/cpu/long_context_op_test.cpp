@@ -46,6 +46,7 @@ struct Result {
   std::vector<float> out;
   std::vector<int32_t> blocks, counts;
   std::vector<float> last_pages;
+  std::vector<float> index_q;
 };
 
 class LongContext {
@@ -80,6 +81,8 @@ class LongContext {
   }
 
   Result run(ops::Ops& backend, ops::Role role);
+  /// Selection and attention by `judge` from the queries and pages that `run` left.
+  Result judged(ops::Ops& judge, const Result& after);
 
  private:
   static constexpr size_t kvs() {
@@ -89,6 +92,7 @@ class LongContext {
     return ops::kPageTokens / kShape.block * size_t{kShape.index_dim};
   }
   static constexpr size_t queries() { return size_t{kShape.heads} * kShape.head_dim; }
+  void select_and_attend(ops::Ops& backend, const ops::RowBatch& batch, Result& result);
 
   void fill_slot(Random& random) {
     slot_.resize(cache_.positions.offset +
@@ -105,25 +109,62 @@ class LongContext {
   ops::QsaCache cache_{};
   std::vector<int32_t> pages_{}, positions_{};
   std::vector<std::byte> slot_{};
-  std::vector<float> q_gate_{}, k_{}, v_{}, index_{}, norm_{};
+  std::vector<float> q_gate_{}, k_{}, v_{}, index_{}, norm_{}, q_{};
 };
+
+void LongContext::select_and_attend(ops::Ops& backend, const ops::RowBatch& batch, Result& result) {
+  result.out.resize(q_.size());
+  result.blocks.resize(kRows * kBudget);
+  result.counts.resize(kRows);
+  backend.qsa_select({.shape = kShape,
+                      .cache = cache_,
+                      .index_q = result.index_q.data(),
+                      .budget_blocks = kBudget,
+                      .batch = batch,
+                      .blocks = result.blocks.data(),
+                      .counts = result.counts.data()});
+  backend.qsa_attend({.shape = kShape,
+                      .cache = cache_,
+                      .q = q_.data(),
+                      .q_gate = q_gate_.data(),
+                      .blocks = result.blocks.data(),
+                      .counts = result.counts.data(),
+                      .budget_blocks = kBudget,
+                      .batch = batch,
+                      .out = result.out.data()});
+}
+
+Result LongContext::judged(ops::Ops& judge, const Result& after) {
+  const ops::RowSpan span{0, kRows, kFirst, slot_.data(), pages_.data()};
+  Result result;
+  result.index_q = after.index_q;
+  select_and_attend(judge, {{&span, 1}, kRows, ops::Role::kDecode}, result);
+  return result;
+}
 
 Result LongContext::run(ops::Ops& backend, ops::Role role) {
   const ops::RowSpan span{0, kRows, kFirst, slot_.data(), pages_.data()};
   const ops::RowBatch batch{{&span, 1}, kRows, role};
-  std::vector<float> q(kRows * queries());
-  std::vector<float> index_q(kRows * size_t{kShape.index_heads} * kShape.index_dim);
-  Result result{std::vector<float>(q.size()),
-                std::vector<int32_t>(kRows * kBudget),
-                std::vector<int32_t>(kRows),
-                {}};
-  backend.qsa_front({kShape, rope_.view(), cache_, q_gate_.data(), k_.data(), v_.data(),
-                     index_.data(), positions_.data(), norm_.data(), norm_.data(), norm_.data(),
-                     norm_.data(), kEps, batch, q.data(), index_q.data()});
-  backend.qsa_select(
-      {kShape, cache_, index_q.data(), kBudget, batch, result.blocks.data(), result.counts.data()});
-  backend.qsa_attend({kShape, cache_, q.data(), q_gate_.data(), result.blocks.data(),
-                      result.counts.data(), kBudget, batch, result.out.data()});
+  Result result;
+  q_.resize(kRows * queries());
+  result.index_q.resize(kRows * size_t{kShape.index_heads} * kShape.index_dim);
+  backend.qsa_front({.shape = kShape,
+                     .rope = rope_.view(),
+                     .cache = cache_,
+                     .q_gate = q_gate_.data(),
+                     .k = k_.data(),
+                     .v = v_.data(),
+                     .index_qk = index_.data(),
+                     .positions = positions_.data(),
+                     .q_norm = norm_.data(),
+                     .k_norm = norm_.data(),
+                     .index_q_norm = norm_.data(),
+                     .index_k_norm = norm_.data(),
+                     .eps = kEps,
+                     .batch = batch,
+                     .q = q_.data(),
+                     .index_q = result.index_q.data()});
+  select_and_attend(backend, batch, result);
   for (int page = kSharedPages; page < kPhysicalPages; ++page) {
     const auto* floats = reinterpret_cast<const float*>(cache_.keys.page(page));
     result.last_pages.insert(result.last_pages.end(), floats, floats + 2 * kvs() + index_keys());
@@ -135,16 +176,22 @@ class LongContextOpTest : public OpTest {};
 
 TEST_P(LongContextOpTest, EndOfTheContextAgreesWithTheOracle) {
   constexpr double kTolerance = 1e-5;
+  constexpr double kPageRoundings = 2, kRoundings = 4;
   const SparsePool oracle_pool, pool;
   if (!oracle_pool.valid() || !pool.valid())
     GTEST_SKIP() << "this machine gives no address space for a sparse pool";
   const Result want =
       LongContext(oracle_pool.data()).run(*cpu::make_reference_ops(), ops::Role::kDecode);
   for (const ops::Role role : kRoles) {
-    const Result got = LongContext(pool.data()).run(*ops_, role);
+    LongContext data(pool.data());
+    const Result got = data.run(*ops_, role);
+    const Result judged = data.judged(*cpu::make_reference_ops(), got);
     EXPECT_EQ(got.counts, std::vector<int32_t>(kRows, kBudget));
+    EXPECT_EQ(got.blocks, judged.blocks) << role_name(role);
+    EXPECT_TRUE(close(got.out, judged.out, tolerance(kTolerance, kRoundings)));
+    EXPECT_TRUE(close(got.last_pages, want.last_pages, tolerance(kTolerance, kPageRoundings)));
+    if (rounding() > 0) continue;  // rounded queries and keys may swap blocks near the cut
     EXPECT_EQ(got.blocks, want.blocks) << role_name(role);
-    EXPECT_TRUE(close(got.last_pages, want.last_pages, kTolerance));
     EXPECT_TRUE(close(got.out, want.out, kTolerance));
   }
 }

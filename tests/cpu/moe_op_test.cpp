@@ -8,6 +8,10 @@
 namespace tessera::test {
 namespace {
 
+constexpr double kRouterRoundings = 1;   // the weights
+constexpr double kExpertRoundings = 4;   // silu(gate) * up, each expert's result, the sum
+constexpr double kCombineRoundings = 2;  // the result, then the branches
+
 struct Routed {
   std::vector<int32_t> ids;
   Values weights;
@@ -15,26 +19,72 @@ struct Routed {
 
 class RouterOpTest : public OpTest {
  protected:
+  /// Plants exact logits, [rows, num_experts]: row r of x is the unit vector r, column r of the
+  /// gate holds its logits. A NaN needs a launch of its own: 0 * NaN reaches every row.
   Routed run(std::span<const float> logits, int rows, int num_experts, int top_k,
-             bool normalize = true) {
-    const Values input(logits);
-    const auto count = static_cast<size_t>(rows * top_k);
-    Routed out{std::vector<int32_t>(count, -1), Values(count)};
-    ops_->router({.logits = input.data(),
-                  .ids = out.ids.data(),
-                  .weights = out.weights.data(),
-                  .rows = rows,
-                  .num_experts = num_experts,
-                  .top_k = top_k,
-                  .normalize = normalize});
-    EXPECT_TRUE(out.weights.guards_intact());
-    return out;
+             bool normalize = true, ops::Role role = ops::Role::kPrefill) {
+    const auto count = static_cast<size_t>(rows), experts = static_cast<size_t>(num_experts);
+    const size_t hidden = std::max<size_t>(1, count);
+    std::vector<float> x(count * hidden, 0.0F), gate(experts * hidden, 0.0F);
+    for (size_t row = 0; row < count; ++row) {
+      x[row * hidden + row] = 1;
+      for (size_t expert = 0; expert < experts; ++expert)
+        gate[expert * hidden + row] = logits[row * experts + expert];
+    }
+    return run(x, gate, rows, num_experts, top_k, normalize, role);
   }
+
+  Routed run(std::span<const float> x, std::span<const float> gate, int rows, int num_experts,
+             int top_k, bool normalize, ops::Role role);
+
+  void expect_row(std::span<const float> logits, std::span<const int32_t> ids,
+                  std::span<const float> weights, bool normalize) const;
 };
 
-/// Ids by (logit descending, id ascending), weights by softmax in double.
-void expect_row(std::span<const float> logits, std::span<const int32_t> ids,
-                std::span<const float> weights, bool normalize) {
+Routed RouterOpTest::run(std::span<const float> x, std::span<const float> gate, int rows,
+                         int num_experts, int top_k, bool normalize, ops::Role role) {
+  const size_t count = static_cast<size_t>(rows) * static_cast<size_t>(top_k);
+  const size_t hidden = gate.size() / static_cast<size_t>(num_experts);
+  const Values input(x), stored_gate(gate);
+  Values shared_gate(hidden), logits(static_cast<size_t>(rows * num_experts)),
+      shared(static_cast<size_t>(rows));
+  for (size_t col = 0; col < hidden; ++col)
+    shared_gate.data()[col] = static_cast<float>(col) + 0.5F;
+  const auto weight = [hidden](const Values& values, int outs) {
+    return ops::LinearWeight{.data = values.data(),
+                             .dtype = DType::kF32,
+                             .out_features = outs,
+                             .in_features = static_cast<int>(hidden)};
+  };
+  Routed out{std::vector<int32_t>(count, -1), Values(count)};
+  ops_->router({.x = input.data(),
+                .gate = weight(stored_gate, num_experts),
+                .shared_gate = weight(shared_gate, 1),
+                .logits = logits.data(),
+                .shared_logit = shared.data(),
+                .ids = out.ids.data(),
+                .weights = out.weights.data(),
+                .rows = rows,
+                .num_experts = num_experts,
+                .top_k = top_k,
+                .normalize = normalize,
+                .role = role});
+  for (const Values* written : {&logits, &shared, &out.weights})
+    EXPECT_TRUE(written->guards_intact());
+  for (size_t row = 0; row < shared.size(); ++row) {
+    double want = 0;
+    for (size_t col = 0; col < hidden; ++col)
+      want += double{x[row * hidden + col]} * double{shared_gate.all()[col]};
+    if (!std::isnan(want)) {
+      EXPECT_EQ(double{shared.all()[row]}, want);
+    }
+  }
+  return out;
+}
+
+/// Ids by (logit descending, id ascending), weights by softmax in double, rounded as activations.
+void RouterOpTest::expect_row(std::span<const float> logits, std::span<const int32_t> ids,
+                              std::span<const float> weights, bool normalize) const {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int32_t left, int32_t right) {
@@ -51,7 +101,9 @@ void expect_row(std::span<const float> logits, std::span<const int32_t> ids,
   }
   if (normalize)
     for (double& weight : want) weight /= chosen;
-  ASSERT_TRUE(close(weights, to_float(want), sum_tolerance(static_cast<double>(logits.size()))));
+  ASSERT_TRUE(
+      close(weights, to_float(want),
+            tolerance(sum_tolerance(static_cast<double>(logits.size())), kRouterRoundings)));
 }
 
 struct RouterShape {
@@ -68,12 +120,14 @@ TEST_P(RouterOpTest, MatchesTheDefinition) {
           const auto experts = static_cast<size_t>(shape.experts);
           const auto top_k = static_cast<size_t>(shape.top_k);
           const auto logits = random.normals(static_cast<size_t>(rows) * experts, spread);
-          const Routed got = run(logits, rows, shape.experts, shape.top_k, normalize);
-          for (size_t row = 0; row < static_cast<size_t>(rows); ++row)
-            ASSERT_NO_FATAL_FAILURE(expect_row(std::span(logits).subspan(row * experts, experts),
-                                               std::span(got.ids).subspan(row * top_k, top_k),
-                                               got.weights.row(row, top_k), normalize))
-                << shape.experts << " experts, spread " << spread;
+          for (const ops::Role role : kRoles) {
+            const Routed got = run(logits, rows, shape.experts, shape.top_k, normalize, role);
+            for (size_t row = 0; row < static_cast<size_t>(rows); ++row)
+              ASSERT_NO_FATAL_FAILURE(expect_row(std::span(logits).subspan(row * experts, experts),
+                                                 std::span(got.ids).subspan(row * top_k, top_k),
+                                                 got.weights.row(row, top_k), normalize))
+                  << shape.experts << " experts, spread " << spread << " " << role_name(role);
+          }
         }
 }
 
@@ -107,29 +161,64 @@ TEST_P(RouterOpTest, LogitsOfAnySizeGiveFiniteWeights) {
 }
 
 TEST_P(RouterOpTest, NanRanksLastAndStaysVisible) {
-  constexpr int kExperts = 20, kTopK = 5, kRows = 3;
+  constexpr int kExperts = 20, kTopK = 5;
   Random random(43);
-  const auto clean = random.normals(kExperts * kRows);
-  const Routed want = run(clean, kRows, kExperts, kTopK);
-  for (const int poisoned : {1, 17, kExperts}) {
-    auto logits = clean;
-    std::fill_n(logits.begin() + kExperts, poisoned, std::numeric_limits<float>::quiet_NaN());
-    const Routed got = run(logits, kRows, kExperts, kTopK);
-    std::vector<int32_t> order(kExperts);
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t left, int32_t right) {
-      const float first = logits[static_cast<size_t>(kExperts + left)];
-      const float second = logits[static_cast<size_t>(kExperts + right)];
-      return first > second || (std::isnan(second) && !std::isnan(first));
-    });
-    for (size_t slot = 0; slot < kTopK; ++slot)
-      EXPECT_EQ(got.ids[kTopK + slot], order[slot]) << poisoned << " NaN logits";
-    const auto weights = got.weights.row(1, kTopK);
-    EXPECT_TRUE(std::any_of(weights.begin(), weights.end(), [](float w) { return std::isnan(w); }))
-        << poisoned << " NaN logits vanished";
+  for (const int poisoned : {1, 17, kExperts})
+    for (const ops::Role role : kRoles) {
+      auto logits = random.normals(kExperts);
+      std::fill_n(logits.begin(), poisoned, std::numeric_limits<float>::quiet_NaN());
+      const Routed got = run(logits, 1, kExperts, kTopK, true, role);
+      std::vector<int32_t> order(kExperts);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t left, int32_t right) {
+        const float first = logits[static_cast<size_t>(left)];
+        const float second = logits[static_cast<size_t>(right)];
+        return first > second || (std::isnan(second) && !std::isnan(first));
+      });
+      for (size_t slot = 0; slot < kTopK; ++slot)
+        EXPECT_EQ(got.ids[slot], order[slot]) << poisoned << " NaN logits";
+      const auto weights = got.weights.all();
+      EXPECT_TRUE(
+          std::any_of(weights.begin(), weights.end(), [](float w) { return std::isnan(w); }))
+          << poisoned << " NaN logits vanished";
+    }
+}
+
+TEST_P(RouterOpTest, PoisonedRowStaysAlone) {
+  constexpr int kExperts = 20, kTopK = 5, kRows = 3, kHidden = 9;
+  Random random(49);
+  const auto gate = random.normals(kExperts * kHidden);
+  auto x = random.normals(kRows * kHidden);
+  for (float& value : x) value = std::round(value);  // the shared logit is exact
+  for (const ops::Role role : kRoles) {
+    const Routed want = run(x, gate, kRows, kExperts, kTopK, true, role);
+    auto poisoned = x;
+    poisoned[kHidden + 4] = std::numeric_limits<float>::quiet_NaN();
+    const Routed got = run(poisoned, gate, kRows, kExperts, kTopK, true, role);
     for (const size_t row : {size_t{0}, size_t{2}})
       EXPECT_TRUE(same_bits(got.weights.row(row, kTopK), want.weights.row(row, kTopK)));
+    EXPECT_TRUE(std::isnan(got.weights.row(1, kTopK)[0]));
+    EXPECT_EQ(got.ids[kTopK], 0) << "every logit is NaN: the lowest ids come first";
   }
+}
+
+TEST_P(RouterOpTest, DecodeRowHasTheSameBitsInEveryLaunch) {
+  constexpr int kExperts = 33, kTopK = 4, kHidden = 70;
+  constexpr size_t kRows = 24;
+  Random random(50);
+  const auto gate = random.normals(kExperts * kHidden, 0.2);
+  auto x = random.normals(kRows * kHidden);
+  for (float& value : x) value = std::round(value);
+  const Routed all = run(x, gate, kRows, kExperts, kTopK, true, ops::Role::kDecode);
+  for (size_t rows = 1; rows <= kMaxDecodeRows; ++rows)
+    for (size_t first = 0; first + rows <= kRows; first += rows) {
+      const Routed some = run(std::span(x).subspan(first * kHidden, rows * kHidden), gate,
+                              static_cast<int>(rows), kExperts, kTopK, true, ops::Role::kDecode);
+      for (size_t slot = 0; slot < rows * kTopK; ++slot)
+        ASSERT_EQ(some.ids[slot], all.ids[first * kTopK + slot]);
+      ASSERT_TRUE(
+          same_bits(some.weights.all(), all.weights.all().subspan(first * kTopK, rows * kTopK)));
+    }
 }
 
 struct ExpertShape {
@@ -164,11 +253,14 @@ class ExpertsCase {
     }
   }
 
-  Values run(ops::Ops& backend, size_t first, size_t rows, ops::Role role) const {
+  Values run(ops::Ops& backend, size_t first, size_t rows, ops::Role role,
+             const ops::CombineArgs* combine = nullptr) const {
     std::vector<ops::ExpertWeight> experts;
     for (size_t expert = 0; expert < gate_.size(); ++expert)
       experts.push_back({gate_[expert].view(), up_[expert].view(), down_[expert].view()});
     Values out(rows * hidden_);
+    ops::CombineArgs after;
+    if (combine != nullptr) after = *combine, after.out = out.data();
     backend.experts({.x = x_.data() + first * hidden_,
                      .ids = ids_.data() + first * top_k_,
                      .weights = routing_.data() + first * top_k_,
@@ -176,6 +268,7 @@ class ExpertsCase {
                      .experts = std::span(experts).first(experts.size() - 1),
                      .shared = experts.back(),
                      .out = out.data(),
+                     .combine = combine == nullptr ? nullptr : &after,
                      .rows = static_cast<int>(rows),
                      .top_k = shape_.top_k,
                      .role = role});
@@ -217,7 +310,12 @@ class ExpertsCase {
 constexpr ExpertShape kExpertShapes[] = {
     {3, 2, 2, 1, 1}, {33, 17, 40, 6, 6}, {64, 32, 32, 16, 4}, {130, 140, 5, 5, 3}};
 
-class ExpertsOpTest : public OpTest {};
+class ExpertsOpTest : public OpTest {
+ protected:
+  double limit(const ExpertsCase& data) const {
+    return tolerance(data.tolerance(), kExpertRoundings);
+  }
+};
 
 TEST_P(ExpertsOpTest, MatchesTheDefinition) {
   Random random(44);
@@ -229,7 +327,7 @@ TEST_P(ExpertsOpTest, MatchesTheDefinition) {
           const Values got = data.run(*ops_, 0, data.rows(), role);
           for (size_t row = 0; row < data.rows(); ++row)
             ASSERT_TRUE(close(got.row(row, data.hidden()), to_float(data.by_definition(row)),
-                              data.tolerance(), 1))
+                              limit(data), 1))
                 << dtype_name(routed) << " hidden " << shape.hidden << " row " << row << " of "
                 << rows << " " << role_name(role);
         }
@@ -241,9 +339,34 @@ TEST_P(ExpertsOpTest, SharedExpertHasItsOwnTypeAndWidth) {
     const ExpertsCase data(random, kExpertShapes[1], DType::kF8E4M3, shared, 4);
     const Values got = data.run(*ops_, 0, data.rows(), ops::Role::kDecode);
     for (size_t row = 0; row < data.rows(); ++row)
-      ASSERT_TRUE(close(got.row(row, data.hidden()), to_float(data.by_definition(row)),
-                        data.tolerance(), 1));
+      ASSERT_TRUE(
+          close(got.row(row, data.hidden()), to_float(data.by_definition(row)), limit(data), 1));
   }
+}
+
+TEST_P(ExpertsOpTest, CombineFollowsTheExperts) {
+  Random random(51);
+  constexpr int kBranches = 3, kRows = 5;
+  for (const ExpertShape& shape : kExpertShapes)
+    for (const ops::Role role : kRoles) {
+      const ExpertsCase data(random, shape, DType::kBF16, DType::kBF16, kRows);
+      const Values before(random.normals(kRows * kBranches * data.hidden()));
+      const Values inject(random.normals(kRows * kBranches));
+      Values wide(before.all()), want(before.all());
+      ops::CombineArgs combine{.wide = wide.data(),
+                               .inject = inject.data(),
+                               .eps = kEps,
+                               .rows = kRows,
+                               .branches = kBranches,
+                               .hidden = shape.hidden};
+      const Values out = data.run(*ops_, 0, kRows, role, &combine);
+      ASSERT_TRUE(wide.guards_intact());
+      combine.wide = want.data();
+      combine.out = out.data();
+      ops_->combine(combine);
+      ASSERT_TRUE(close(wide.all(), want.all(), tolerance(sum_tolerance(2), kCombineRoundings), 1))
+          << "hidden " << shape.hidden << " " << role_name(role);
+    }
 }
 
 TEST_P(ExpertsOpTest, EmptyLaunchWritesNothing) {

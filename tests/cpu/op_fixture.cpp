@@ -19,7 +19,7 @@ float Random::normal() {
 
 std::vector<float> Random::normals(size_t count, double scale) {
   std::vector<float> values(count);
-  for (float& value : values) value = static_cast<float>(scale * double{normal()});
+  for (float& value : values) value = as_bf16(static_cast<float>(scale * double{normal()}));
   return values;
 }
 

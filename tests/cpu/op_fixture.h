@@ -17,9 +17,16 @@
 
 namespace tessera::test {
 
+/// The nearest BF16 value.
+inline float as_bf16(float value) { return bf16_to_float(float_to_bf16(value)); }
+
 struct Backend {
   const char* name;
   std::unique_ptr<ops::Ops> (*make)();
+  /// What the backend rounds activations to between ops (the tests always see them as FP32).
+  DType activation = DType::kF32;
+  /// Why it cannot run on this machine, empty when it can; nullptr: it always can.
+  std::string (*unusable)() = nullptr;
 };
 
 /// Defined by each test binary: adding a backend to the suite is one line.
@@ -31,10 +38,38 @@ inline std::string backend_name(const testing::TestParamInfo<Backend>& info) {
   return info.param.name;
 }
 
-/// Base of the suites: one object of the backend, one of the oracle.
+/// Base of the suites: one object of the backend under test. Inputs of the suites are BF16 values
+/// on every backend (Random::normals), so a BF16 backend differs from the definition only by the
+/// roundings inside the op and of its outputs.
 class OpTest : public testing::TestWithParam<Backend> {
+ public:
+  /// Largest relative error of one rounding to the activation type: half a unit in the last place.
+  /// 0 for FP32, whose roundings the tolerances count already.
+  double rounding() const { return GetParam().activation == DType::kBF16 ? 0x1p-9 : 0; }
+  /// `fp32`: what an FP32 backend may be off by. `roundings`: how many roundings to the activation
+  /// type lie between the op's inputs and this output, counted where they reach it undamped.
+  double tolerance(double fp32, double roundings) const { return fp32 + roundings * rounding(); }
+  /// The value that an activation buffer keeps; definitions use it at the specified roundings.
+  double stored(double value) const {
+    return rounding() == 0 ? value : double{as_bf16(static_cast<float>(value))};
+  }
+  std::vector<double> stored(std::vector<double> values) const {
+    for (double& value : values) value = stored(value);
+    return values;
+  }
+  /// Type of the index keys in a cache whose K and V have type `cache`.
+  DType index_key_type(DType cache) const {
+    return ops_->traits().index_key == DType::kBF16 ? DType::kBF16 : cache;
+  }
+
  protected:
-  std::unique_ptr<ops::Ops> ops_ = GetParam().make();
+  void SetUp() override {
+    const std::string reason = GetParam().unusable == nullptr ? "" : GetParam().unusable();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    ops_ = GetParam().make();
+  }
+
+  std::unique_ptr<ops::Ops> ops_{};
 };
 
 class Random {
@@ -44,6 +79,7 @@ class Random {
   float uniform(double low, double high) { return static_cast<float>(low + (high - low) * unit()); }
   float normal();
   int below(int limit) { return static_cast<int>(unit() * limit); }
+  /// Rounded to BF16, so that every backend can hold them as activations.
   std::vector<float> normals(size_t count, double scale = 1);
   std::vector<int32_t> permutation(int count);
 

@@ -7,6 +7,8 @@
 namespace tessera::test {
 namespace {
 
+constexpr double kRoundings = 4;  // probabilities, their sum, the gated output
+
 /// Filled caches, queries for every token and a random ascending block list for every row.
 class AttendCase {
  public:
@@ -148,16 +150,21 @@ std::vector<Rows> definition(const AttendCase& data) {
   return want;
 }
 
-void expect_rows(const AttendCase& data, const std::vector<Rows>& got,
-                 const std::vector<Rows>& want) {
+class QsaAttendOpTest : public OpTest {
+ protected:
+  void expect_rows(const AttendCase& data, const std::vector<Rows>& got,
+                   const std::vector<Rows>& want) const;
+};
+
+void QsaAttendOpTest::expect_rows(const AttendCase& data, const std::vector<Rows>& got,
+                                  const std::vector<Rows>& want) const {
   for (size_t sequence = 0; sequence < want.size(); ++sequence)
     for (size_t at = 0; at < want[sequence].size(); at += data.row_width())
       ASSERT_TRUE(close(std::span(got[sequence]).subspan(at, data.row_width()),
-                        std::span(want[sequence]).subspan(at, data.row_width()), data.tolerance()))
+                        std::span(want[sequence]).subspan(at, data.row_width()),
+                        tolerance(data.tolerance(), kRoundings)))
           << "sequence " << sequence << " token " << at / data.row_width();
 }
-
-class QsaAttendOpTest : public OpTest {};
 
 TEST_P(QsaAttendOpTest, MatchesMaskedSoftmaxForAnySplit) {
   for (const ops::QsaShape& shape : {kSmallQsa, kOddQsa, kBigBlockQsa})

@@ -5,11 +5,17 @@
 namespace tessera::test {
 namespace {
 
+constexpr double kQueryRoundings = 1;     // the output
+constexpr double kKeyRoundings = 1;       // before it is stored
+constexpr double kIndexKeyRoundings = 2;  // the mean, the stored key
+
 /// Inputs of whole sequences and everything the front must produce from them.
 class FrontCase {
  public:
-  FrontCase(const ops::QsaShape& shape, DType dtype, std::vector<int> lengths, uint64_t seed)
-      : shape_(shape),
+  FrontCase(const OpTest& test, const ops::QsaShape& shape, DType dtype, std::vector<int> lengths,
+            uint64_t seed)
+      : test_(test),
+        shape_(shape),
         dtype_(dtype),
         lengths_(std::move(lengths)),
         random_(seed),
@@ -66,13 +72,16 @@ class FrontCase {
     return std::span(index_[sequence]).subspan(row * index_dim_, index_dim_);
   }
   std::vector<float> pooled_key(size_t sequence, int64_t block) const;
-  double tolerance(size_t dim) const { return 4 * sum_tolerance(static_cast<double>(dim)); }
-  double cache_tolerance(size_t dim) const {
-    return tolerance(dim) + (dtype_ == DType::kBF16 ? 0x1p-8 : 0);
+  double tolerance(size_t dim, double roundings) const {
+    return test_.tolerance(4 * sum_tolerance(static_cast<double>(dim)), roundings);
+  }
+  double cache_tolerance(size_t dim, double roundings) const {
+    return tolerance(dim, roundings) + (dtype_ == DType::kBF16 ? 0x1p-8 : 0);
   }
   void expect_queries(size_t sequence) const;
   void expect_cache(size_t sequence);
 
+  const OpTest& test_;
   ops::QsaShape shape_;
   DType dtype_;
   std::vector<int> lengths_;
@@ -131,7 +140,8 @@ void FrontCase::expect_queries(size_t sequence) const {
       const size_t row = token * heads_ + head;
       const auto want =
           norm_rope(std::span(q_gate_[sequence]).subspan(row * 2 * dim_, dim_), q_norm_, at);
-      ASSERT_TRUE(close(std::span(q_[sequence]).subspan(row * dim_, dim_), want, tolerance(dim_)))
+      ASSERT_TRUE(close(std::span(q_[sequence]).subspan(row * dim_, dim_), want,
+                        tolerance(dim_, kQueryRoundings)))
           << "q token " << token << " head " << head;
     }
     for (size_t head = 0; head < index_heads_; ++head) {
@@ -140,7 +150,7 @@ void FrontCase::expect_queries(size_t sequence) const {
           std::span(index_[sequence]).subspan(source * index_dim_, index_dim_), index_q_norm_, at);
       const size_t row = token * index_heads_ + head;
       ASSERT_TRUE(close(std::span(index_q_[sequence]).subspan(row * index_dim_, index_dim_), want,
-                        tolerance(index_dim_)))
+                        tolerance(index_dim_, kQueryRoundings)))
           << "index q token " << token << " head " << head;
     }
   }
@@ -157,7 +167,7 @@ void FrontCase::expect_cache(size_t sequence) {
                                       v_[sequence].begin() + static_cast<ptrdiff_t>(at + dim_));
       for (float& element : value) element = as_stored(dtype_, element);
       ASSERT_TRUE(close(world_->read(world_->key_at(sequence, token, head), dim_), key,
-                        cache_tolerance(dim_)))
+                        cache_tolerance(dim_, kKeyRoundings)))
           << "key of token " << token;
       ASSERT_TRUE(same_bits(world_->read(world_->value_at(sequence, token, head), dim_), value))
           << "value of token " << token;
@@ -167,7 +177,7 @@ void FrontCase::expect_cache(size_t sequence) {
   for (int64_t block = 0; block < tokens / shape_.block; ++block) {
     const std::byte* stored = world_->index_key_at(sequence, block);
     ASSERT_TRUE(close(world_->read(stored, index_dim_), pooled_key(sequence, block),
-                      cache_tolerance(index_dim_)))
+                      cache_tolerance(index_dim_, kIndexKeyRoundings)))
         << "index key of block " << block;
     world_->mark_written(stored, index_dim_);
   }
@@ -214,7 +224,7 @@ TEST_P(QsaFrontOpTest, MatchesTheDefinitionForAnySplit) {
   for (const ops::QsaShape& shape : {kSmallQsa, kOddQsa, kBigBlockQsa})
     for (const DType dtype : kCacheTypes)
       for (const ops::Role role : kRoles) {
-        FrontCase data(shape, dtype, {1, 3, 130, 0, 66}, 52);
+        FrontCase data(*this, shape, dtype, {1, 3, 130, 0, 66}, 52);
         for (const int chunk : {1, 2, 3, 4, 5, 15, 63, 64, 200}) {
           SCOPED_TRACE(testing::Message() << "block " << shape.block << " chunk " << chunk << " "
                                           << dtype_name(dtype) << " " << role_name(role));
@@ -228,7 +238,7 @@ TEST_P(QsaFrontOpTest, MatchesTheDefinitionForAnySplit) {
 
 TEST_P(QsaFrontOpTest, MatchesTheDefinitionAtTheReleasedHeadSize) {
   for (const DType dtype : kCacheTypes) {
-    FrontCase data(kWideQsa, dtype, {67}, 53);
+    FrontCase data(*this, kWideQsa, dtype, {67}, 53);
     data.run(*ops_, in_chunks(data.lengths(), 30), ops::Role::kPrefill);
     ASSERT_NO_FATAL_FAILURE(data.expect_definition(0));
     data.expect_rest_is_poison();
@@ -237,7 +247,7 @@ TEST_P(QsaFrontOpTest, MatchesTheDefinitionAtTheReleasedHeadSize) {
 
 TEST_P(QsaFrontOpTest, DecodeRowHasTheSameBitsInEveryLaunch) {
   for (const ops::QsaShape& shape : {kSmallQsa, kOddQsa, kWideQsa}) {
-    FrontCase data(shape, DType::kF32, {13, 6, 17}, 54);
+    FrontCase data(*this, shape, DType::kF32, {13, 6, 17}, 54);
     data.run(*ops_, one_by_one(data.lengths(), 1), ops::Role::kDecode);
     std::vector<std::vector<float>> alone;
     for (size_t sequence = 0; sequence < 3; ++sequence) alone.push_back(data.outputs(sequence));
@@ -255,7 +265,7 @@ TEST_P(QsaFrontOpTest, DecodeRowHasTheSameBitsInEveryLaunch) {
 TEST_P(QsaFrontOpTest, RejectedRowsLeaveNoTrace) {
   for (int rejected = 1; rejected <= kMaxDraft; ++rejected)
     for (int start = 1; start <= 4; ++start) {
-      FrontCase data(kSmallQsa, DType::kF32, {60}, 55);
+      FrontCase data(*this, kSmallQsa, DType::kF32, {60}, 55);
       Schedule schedule{{{0, start}}};
       for (int round = 0; round < 5; ++round) schedule.push_back({{0, kMaxDraft + 1, rejected}});
       data.run(*ops_, schedule, ops::Role::kDecode);

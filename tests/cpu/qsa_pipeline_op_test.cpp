@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Front, select and attend in a row: any split gives the same sets, and dense equals sparse while
-// every block fits the budget.
+// every block fits the budget. The oracle judges each stage on what the stages before it wrote.
 #include <algorithm>
 
 #include "cpu/cpu_ops.h"
@@ -9,9 +9,15 @@
 namespace tessera::test {
 namespace {
 
+constexpr double kRoundings = 4;  // of the attention, as in its own suite
+constexpr double kTolerance = 1e-5;
+
 struct Result {
   std::vector<Rows> out;
   std::vector<BlockLists> selected;
+  // With a judge, in the order of the launches: what it made of the same inputs, and the backend.
+  std::vector<float> judged{}, packed{};
+  std::vector<int32_t> judged_blocks{}, packed_blocks{};
 };
 
 class Pipeline {
@@ -40,17 +46,21 @@ class Pipeline {
     }
   }
 
-  Result run(ops::Ops& backend, const Schedule& schedule, int budget, ops::Role role) {
+  /// `judge`: selects and attends as well, from the same queries and pages.
+  Result run(ops::Ops& backend, const Schedule& schedule, int budget, ops::Role role,
+             ops::Ops* judge = nullptr) {
     QsaWorld world(shape_, dtype_, std::vector<int64_t>(lengths_.begin(), lengths_.end()), 81);
-    Result result{std::vector<Rows>(lengths_.size()), std::vector<BlockLists>(lengths_.size())};
-    for (const Launch& launch : schedule) run_launch(backend, world, launch, budget, role, result);
+    Result result{.out = std::vector<Rows>(lengths_.size()),
+                  .selected = std::vector<BlockLists>(lengths_.size())};
+    for (const Launch& launch : schedule)
+      run_launch(backend, world, launch, budget, role, judge, result);
     return result;
   }
   const std::vector<int>& lengths() const { return lengths_; }
 
  private:
   void run_launch(ops::Ops& backend, QsaWorld& world, const Launch& launch, int budget,
-                  ops::Role role, Result& result);
+                  ops::Role role, ops::Ops* judge, Result& result);
 
   ops::QsaShape shape_;
   DType dtype_;
@@ -64,7 +74,7 @@ class Pipeline {
 };
 
 void Pipeline::run_launch(ops::Ops& backend, QsaWorld& world, const Launch& launch, int budget,
-                          ops::Role role, Result& result) {
+                          ops::Role role, ops::Ops* judge, Result& result) {
   Batch batch(world.sequences(), launch, role);
   const Values q_gate(batch.gather(q_gate_, 2 * queries_));
   const Values k(batch.gather(k_, keys_)), v(batch.gather(v_, keys_));
@@ -90,22 +100,34 @@ void Pipeline::run_launch(ops::Ops& backend, QsaWorld& world, const Launch& laun
                      .batch = batch.view(),
                      .q = q.data(),
                      .index_q = index_q.data()});
-  backend.qsa_select({.shape = shape_,
-                      .cache = world.cache(),
-                      .index_q = index_q.data(),
-                      .budget_blocks = budget,
-                      .batch = batch.view(),
-                      .blocks = blocks.data(),
-                      .counts = counts.data()});
-  backend.qsa_attend({.shape = shape_,
-                      .cache = world.cache(),
-                      .q = q.data(),
-                      .q_gate = q_gate.data(),
-                      .blocks = blocks.data(),
-                      .counts = counts.data(),
-                      .budget_blocks = budget,
-                      .batch = batch.view(),
-                      .out = out.data()});
+  const auto select_and_attend = [&](ops::Ops& ops) {
+    ops.qsa_select({.shape = shape_,
+                    .cache = world.cache(),
+                    .index_q = index_q.data(),
+                    .budget_blocks = budget,
+                    .batch = batch.view(),
+                    .blocks = blocks.data(),
+                    .counts = counts.data()});
+    ops.qsa_attend({.shape = shape_,
+                    .cache = world.cache(),
+                    .q = q.data(),
+                    .q_gate = q_gate.data(),
+                    .blocks = blocks.data(),
+                    .counts = counts.data(),
+                    .budget_blocks = budget,
+                    .batch = batch.view(),
+                    .out = out.data()});
+  };
+  if (judge != nullptr) {
+    select_and_attend(*judge);
+    result.judged.insert(result.judged.end(), out.all().begin(), out.all().end());
+    result.judged_blocks.insert(result.judged_blocks.end(), blocks.begin(), blocks.end());
+  }
+  select_and_attend(backend);
+  if (judge != nullptr) {
+    result.packed.insert(result.packed.end(), out.all().begin(), out.all().end());
+    result.packed_blocks.insert(result.packed_blocks.end(), blocks.begin(), blocks.end());
+  }
   batch.scatter(out.all(), queries_, result.out);
   size_t row = 0;
   for (const Piece& piece : launch)
@@ -120,7 +142,6 @@ class QsaPipelineOpTest : public OpTest {};
 
 TEST_P(QsaPipelineOpTest, AnySplitSelectsTheSameBlocks) {
   constexpr int kBudget = 6;
-  constexpr double kTolerance = 1e-5;
   for (const ops::QsaShape& shape : {kSmallQsa, kOddQsa, kWideQsa})
     for (const DType dtype : kCacheTypes)
       for (const ops::Role role : kRoles) {
@@ -130,27 +151,33 @@ TEST_P(QsaPipelineOpTest, AnySplitSelectsTheSameBlocks) {
           const Result cut = data.run(*ops_, in_chunks(data.lengths(), chunk), kBudget, role);
           ASSERT_EQ(cut.selected, whole.selected) << chunk;
           for (size_t sequence = 0; sequence < data.lengths().size(); ++sequence)
-            ASSERT_TRUE(close(cut.out[sequence], whole.out[sequence], kTolerance)) << chunk;
+            ASSERT_TRUE(
+                close(cut.out[sequence], whole.out[sequence], tolerance(kTolerance, kRoundings)))
+                << chunk;
         }
       }
 }
 
 TEST_P(QsaPipelineOpTest, AgreesWithTheOracleBlockForBlock) {
   constexpr int kBudget = 6;
-  constexpr double kTolerance = 1e-5;
   const auto oracle = cpu::make_reference_ops();
   for (const ops::QsaShape& shape : {kSmallQsa, kWideQsa})
     for (const ops::Role role : kRoles) {
       Pipeline data(shape, DType::kF32, {131, 9, 70}, 83);
       const Result want = data.run(*oracle, at_once(data.lengths()), kBudget, role);
-      const Result got = data.run(*ops_, in_chunks(data.lengths(), 50), kBudget, role);
+      const Result got =
+          data.run(*ops_, in_chunks(data.lengths(), 50), kBudget, role, oracle.get());
+      ASSERT_EQ(got.packed_blocks, got.judged_blocks);
+      ASSERT_TRUE(close(got.packed, got.judged, tolerance(kTolerance, kRoundings)));
+      if (rounding() > 0) continue;  // rounded queries and keys may swap blocks near the cut
       ASSERT_EQ(got.selected, want.selected);
       for (size_t sequence = 0; sequence < data.lengths().size(); ++sequence)
         ASSERT_TRUE(close(got.out[sequence], want.out[sequence], kTolerance));
     }
 }
 
-/// While every block fits, a larger budget changes nothing; above it, it must.
+/// While every block fits, a larger budget changes nothing (how the softmax is cut may follow the
+/// budget in a backend that rounds); above it, it must.
 TEST_P(QsaPipelineOpTest, SparseEqualsDenseWhileBlocksFit) {
   constexpr int kBudget = 8, kDense = 100;
   for (const ops::Role role : kRoles) {
@@ -160,7 +187,10 @@ TEST_P(QsaPipelineOpTest, SparseEqualsDenseWhileBlocksFit) {
     const size_t width = sparse.out[0].size() / 60;
     const size_t first_sparse = (kBudget + 1) * static_cast<size_t>(kSmallQsa.block) - 1;
     const std::span<const float> left(sparse.out[0]), right(dense.out[0]);
-    EXPECT_TRUE(same_bits(left.first(first_sparse * width), right.first(first_sparse * width)));
+    const auto dense_left = left.first(first_sparse * width);
+    const auto dense_right = right.first(first_sparse * width);
+    EXPECT_TRUE(rounding() == 0 ? same_bits(dense_left, dense_right)
+                                : close(dense_left, dense_right, tolerance(0, kRoundings)));
     EXPECT_FALSE(same_bits(left.subspan(first_sparse * width, width),
                            right.subspan(first_sparse * width, width)));
   }

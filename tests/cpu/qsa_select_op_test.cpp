@@ -107,7 +107,7 @@ class QsaSelectOpTest : public OpTest {
  protected:
   void expect_exact(const std::vector<float>& scores, int budget = kReleasedBudget,
                     DType dtype = DType::kF32) {
-    PlantedScores planted(scores, dtype);
+    PlantedScores planted(scores, index_key_type(dtype));
     planted.expect_exact(*ops_, budget);
   }
 };
