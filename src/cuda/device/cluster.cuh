@@ -72,4 +72,13 @@ __device__ __forceinline__ uint4 load_remote(uint32_t address) {
   return value;
 }
 
+/// Visible to the block that owns the address after the next cluster barrier.
+__device__ __forceinline__ void store_remote(uint32_t address, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+#else
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+#endif
+}
+
 }  // namespace tessera::cuda::device
