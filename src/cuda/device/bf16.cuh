@@ -66,6 +66,15 @@ __device__ __forceinline__ uint4 pack_bf16x8(const float (&in)[8]) {
           pack_bf16(in[6], in[7])};
 }
 
+/// Eight values as E4M3, saturating like from_float<F8>.
+__device__ __forceinline__ uint2 pack_f8x8(const float (&in)[8]) {
+  const auto pair = [](float low, float high) {
+    return uint32_t{__nv_cvt_float2_to_fp8x2({low, high}, __NV_SATFINITE, __NV_E4M3)};
+  };
+  return {pair(in[0], in[1]) | pair(in[2], in[3]) << 16, pair(in[4], in[5]) | pair(in[6], in[7])
+                                                                                  << 16};
+}
+
 /// Four E4M3 (one 32-bit word) to two packed BF16 pairs: exact, every E4M3 value is a BF16 value.
 __device__ __forceinline__ uint2 f8x4_to_bf16x4(uint32_t codes) {
   const auto low = static_cast<__nv_fp8x2_storage_t>(codes & 0xFFFFU);
