@@ -86,13 +86,13 @@ struct FrontRow {
   const ops::QsaFrontArgs& args;
   const ops::RowSpan& span;
   const FrontNorms& norms;
-  int64_t row;
+  int row;
   int64_t token;
   Rotation rotation;
 
   __device__ void query(int head) const {
     constexpr int kDim = FastFrontShape::kHeadDim;
-    const int64_t at = row * args.shape.heads + head;
+    const int64_t at = int64_t{row} * args.shape.heads + head;
     const int col = lane_id() * kVectorBf16;
     float x[kVectorBf16];
     load_vector(static_cast<const Bf16*>(args.q_gate) + at * 2 * kDim + col, x);
@@ -112,8 +112,9 @@ struct FrontRow {
     constexpr int kDim = FastFrontShape::kHeadDim;
     const int col = lane_id() * kVectorBf16;
     float x[kVectorBf16];
-    load_vector(static_cast<const Bf16*>(args.k) + (row * args.shape.kv_heads + head) * kDim + col,
-                x);
+    load_vector(
+        static_cast<const Bf16*>(args.k) + (int64_t{row} * args.shape.kv_heads + head) * kDim + col,
+        x);
     norm_and_rotate<kWarp>(x, norms.k + col, args.eps, rotation);
     store_vector(args.cache.keys.dtype, page_of(args.cache.keys, span.pages, token), cell(head), x);
   }
@@ -121,8 +122,8 @@ struct FrontRow {
   __device__ void value(int head) const {
     constexpr int kDim = FastFrontShape::kHeadDim;
     float x[kVectorBf16];
-    load_vector(static_cast<const Bf16*>(args.v) + (row * args.shape.kv_heads + head) * kDim +
-                    lane_id() * kVectorBf16,
+    load_vector(static_cast<const Bf16*>(args.v) +
+                    (int64_t{row} * args.shape.kv_heads + head) * kDim + lane_id() * kVectorBf16,
                 x);
     store_vector(args.cache.values.dtype, page_of(args.cache.values, span.pages, token), cell(head),
                  x);
@@ -143,7 +144,7 @@ struct FrontRow {
     load_vector(index_vector(row, head), x);
     norm_and_rotate<kIndexLanes>(x, norms.index_q + index_col(), args.eps, rotation);
     store_vector(static_cast<Bf16*>(args.index_q) +
-                     (row * args.shape.index_heads + head) * FastFrontShape::kIndexDim +
+                     (int64_t{row} * args.shape.index_heads + head) * FastFrontShape::kIndexDim +
                      index_col(),
                  x);
   }
@@ -168,43 +169,38 @@ struct FrontRow {
       ring_position(position)[lane_id()] = args.positions[row_of(position) * kAxes + lane_id()];
   }
 
-  __device__ void raw_key(float inv_freq, int axis) const {
+  __device__ void raw_key() const {
     const RingRule rule(span, FastFrontShape::kBlock);
     if (rule.row_writes(token, args.cache.raw_keys.slots)) write_raw_key(token);
     if (rule.row_writes(token, args.cache.positions.slots)) write_position(token);
-    if ((token + 1) % FastFrontShape::kBlock == 0) pooled_key(rule, inv_freq, axis);
+    if ((token + 1) % FastFrontShape::kBlock == 0) pooled_key(rule);
   }
 
   /// Key of the block that this row completes; both halves of the warp hold the same values.
-  __device__ void pooled_key(const RingRule& rule, float inv_freq, int axis) const {
+  __device__ void pooled_key(const RingRule& rule) const {
     constexpr int kBlock = FastFrontShape::kBlock;
     const int64_t first = token + 1 - kBlock;
-    uint4 raw[kBlock];
+    float x[kVectorBf16] = {};
 #pragma unroll
     for (int member = 0; member < kBlock; ++member) {
       const int64_t position = first + member;
-      const Bf16* source = position < span.position
-                               ? ring_key(position)
-                               : index_vector(row_of(position), args.shape.index_heads);
-      raw[member] = *reinterpret_cast<const uint4*>(source);
+      float key[kVectorBf16];
+      load_vector(position < span.position ? ring_key(position)
+                                           : index_vector(row_of(position), args.shape.index_heads),
+                  key);
+#pragma unroll
+      for (int at = 0; at < kVectorBf16; ++at) x[at] += key[at];
     }
     const int32_t* start =
         first < span.position ? ring_position(first) : args.positions + row_of(first) * kAxes;
-    const Angle angle = rope_angle(inv_freq, start[axis], args.rope.attention_scale);
+    const Angle angle = rope_angle(args.rope.inv_freq[lane_id()], start[args.rope.axis[lane_id()]],
+                                   args.rope.attention_scale);
     __syncwarp();  // every lane has read the ring before its slots are written anew
     for (int64_t position = first; position < span.position; ++position) {
       const int64_t next_key = rule.successor(position, args.cache.raw_keys.slots);
       if (next_key > position) write_raw_key(next_key);
       const int64_t next_position = rule.successor(position, args.cache.positions.slots);
       if (next_position > position) write_position(next_position);
-    }
-    float x[kVectorBf16] = {};
-#pragma unroll
-    for (int member = 0; member < kBlock; ++member) {
-      float key[kVectorBf16];
-      unpack_bf16x8(raw[member], key);
-#pragma unroll
-      for (int at = 0; at < kVectorBf16; ++at) x[at] += key[at];
     }
 #pragma unroll
     for (int at = 0; at < kVectorBf16; ++at) x[at] = round_bf16(x[at] * (1.0F / kBlock));
@@ -215,16 +211,15 @@ struct FrontRow {
       store_vector(page + block * FastFrontShape::kIndexDim + index_col(), x);
   }
 
-  /// Tasks of a row: queries, keys, values, pairs of index queries, the raw index key.
-  __device__ void run(int task, float inv_freq, int axis) const {
+  /// Tasks of a row: queries, keys, values, pairs of index queries; then the raw index key.
+  __device__ void run_head(int task) const {
     if (task < args.shape.heads) return query(task);
     task -= args.shape.heads;
     if (task < args.shape.kv_heads) return key(task);
     task -= args.shape.kv_heads;
     if (task < args.shape.kv_heads) return value(task);
     task -= args.shape.kv_heads;
-    if (task < args.shape.index_heads / 2) return index_queries(task);
-    raw_key(inv_freq, axis);
+    index_queries(task);
   }
 };
 
@@ -248,8 +243,8 @@ __global__ void __launch_bounds__(kFrontThreads, 3)
   wait_for_inputs();
   allow_next_kernel();
 
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kFrontWarps + warp_id();
-  const int64_t row = warp / plan.warps_per_row;
+  const int warp = static_cast<int>(blockIdx.x) * kFrontWarps + warp_id();
+  const int row = warp / plan.warps_per_row;
   if (row >= batch.num_rows) return;
   const ops::RowSpan span = batch.spans[batch.row_span[row]];
   const Angle angle =
@@ -260,10 +255,14 @@ __global__ void __launch_bounds__(kFrontThreads, 3)
                        .row = row,
                        .token = span.position + row - span.row_begin,
                        .rotation = spread(angle)};
-  const int first_task = static_cast<int>(warp % plan.warps_per_row) * Config::kTasksPerWarp;
+  const int first_task = warp % plan.warps_per_row * Config::kTasksPerWarp;
+  const int last_task = min(first_task + Config::kTasksPerWarp, plan.tasks_per_row) - 1;
 #pragma unroll 1
-  for (int inner = 0; inner < Config::kTasksPerWarp; ++inner)
-    if (first_task + inner < plan.tasks_per_row) front.run(first_task + inner, inv_freq, axis);
+  for (int task = first_task; task < last_task; ++task) front.run_head(task);
+  if (last_task + 1 < plan.tasks_per_row)
+    front.run_head(last_task);
+  else
+    front.raw_key();
 }
 
 }  // namespace tessera::cuda::device
