@@ -97,4 +97,10 @@ void launch_combine(Context& context, const ops::CombineArgs& args) {
          kKernels[index], args);
 }
 
+ops::KernelNote note_combine(const GpuSpec&) {
+  return {.op = "combine",
+          .kernel = "one block per branch of a row",
+          .reason = "update and next norm in one launch, 16 bytes per thread where widths allow"};
+}
+
 }  // namespace tessera::cuda

@@ -68,4 +68,8 @@ void launch_finish(Context& context, const ops::FinishArgs& args) {
          device::finish<FinishConfig>, device_args, batch);
 }
 
+ops::KernelNote note_finish(const GpuSpec&) {
+  return {.op = "finish", .kernel = "one block per row", .reason = "copies only"};
+}
+
 }  // namespace tessera::cuda
