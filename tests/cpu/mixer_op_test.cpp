@@ -10,10 +10,11 @@ struct Shape {
   int hidden;
   int rank;
 };
-constexpr Shape kShapes[] = {{1, 3, 1}, {4, 16, 5}, {3, 33, 24}, {4, 65, 40}};
+/// The last one is that of a small model, for which a device may have a kernel of its own.
+constexpr Shape kShapes[] = {{1, 3, 1}, {4, 16, 5}, {3, 33, 24}, {4, 65, 40}, {4, 128, 32}};
 constexpr double kMixedRoundings = 2;    // the output, and what N's roundings leave in the gates
 constexpr double kInjectRoundings = 1;   // N is rounded, the logits are not
-constexpr double kCombineRoundings = 1;  // the branches
+constexpr double kCombineRoundings = 1;  // the branches; the same for N, which reads them rounded
 constexpr int kGroup = 4;  // rows between the starts of the launches compared bit by bit
 
 /// Parameters and rows of one mixer.
@@ -43,12 +44,13 @@ struct Mixed {
 };
 
 Mixed run(ops::Ops& backend, const Case& data, size_t first, size_t rows, bool final_mixer,
-          ops::Role role) {
+          ops::Role role, const float* normed = nullptr) {
   Mixed out{Values(rows * data.hidden), Values(rows * data.branches)};
   const Values input(
       std::span<const float>(data.residual).subspan(first * data.wide, rows * data.wide));
   ops::MixerArgs args{
       .wide = input.data(),
+      .normed = normed,
       .weights = {data.norm.data(), data.down.view(), data.up.view(), data.inject.view()},
       .mixed = out.mixed.data(),
       .inject = out.inject.data(),
@@ -116,6 +118,31 @@ TEST_P(MixerOpTest, MatchesTheFormula) {
           }
 }
 
+/// N may come from a combine; here of rows that an output of zeros leaves as they are.
+TEST_P(MixerOpTest, TakesRowsThatAreNormedAlready) {
+  if (!ops_->traits().combine_norms) return;
+  Random random(17);
+  for (const Shape& shape : kShapes)
+    for (const ops::Role role : kRoles) {
+      const Case data(random, shape, DType::kBF16, 37);
+      Values wide(data.residual), normed(data.rows * data.wide);
+      const Values out(std::vector<float>(data.rows * data.hidden));
+      const Values inject(std::vector<float>(data.rows * data.branches));
+      ops_->combine({.wide = wide.data(),
+                     .out = out.data(),
+                     .inject = inject.data(),
+                     .next_norm = data.norm.data(),
+                     .normed = normed.data(),
+                     .eps = kEps,
+                     .rows = static_cast<int>(data.rows),
+                     .branches = shape.branches,
+                     .hidden = shape.hidden});
+      const Mixed got = run(*ops_, data, 0, data.rows, false, role, normed.data());
+      for (size_t row = 0; row < data.rows; ++row)
+        ASSERT_NO_FATAL_FAILURE(expect_row(data, got, row, false));
+    }
+}
+
 TEST_P(MixerOpTest, EmptyLaunchWritesNothing) {
   Random random(12);
   const Case data(random, kShapes[1], DType::kBF16, 1);
@@ -178,6 +205,40 @@ TEST_P(MixerOpTest, CombineAddsGatedOutputToEveryBranch) {
         }
         ASSERT_TRUE(close(wide.all(), want.all(), tolerance(sum_tolerance(2), kCombineRoundings)));
       }
+}
+
+/// Backends that say so write the next mixer's N as well, from the branches as they are stored.
+TEST_P(MixerOpTest, CombineNormsWhatItStored) {
+  if (!ops_->traits().combine_norms) return;
+  Random random(16);
+  for (const Shape& shape : kShapes)
+    for (const int rows : {0, 1, 3, 65}) {
+      const auto count = static_cast<size_t>(rows), hidden = static_cast<size_t>(shape.hidden),
+                 branches = static_cast<size_t>(shape.branches);
+      const Values out(random.normals(count * hidden));
+      const Values inject(random.normals(count * branches));
+      const Values norm(random.normals(branches * hidden, 0.3));
+      Values wide(random.normals(count * branches * hidden));
+      Values normed(count * branches * hidden);
+      ops_->combine({.wide = wide.data(),
+                     .out = out.data(),
+                     .inject = inject.data(),
+                     .next_norm = norm.data(),
+                     .normed = normed.data(),
+                     .eps = kEps,
+                     .rows = rows,
+                     .branches = shape.branches,
+                     .hidden = shape.hidden});
+      ASSERT_TRUE(wide.guards_intact() && normed.guards_intact());
+      for (size_t branch_row = 0; branch_row < count * branches; ++branch_row) {
+        const auto want = rms_by_definition(
+            to_double(wide.row(branch_row, hidden)),
+            norm.all().subspan(branch_row % branches * hidden, hidden), double{kEps});
+        ASSERT_TRUE(
+            close(normed.row(branch_row, hidden), to_float(want),
+                  tolerance(sum_tolerance(static_cast<double>(hidden)), kCombineRoundings)));
+      }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, MixerOpTest, testing::ValuesIn(backends()), backend_name);
