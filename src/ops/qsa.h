@@ -19,7 +19,7 @@ struct QsaShape {
   int block = 0;        // c, tokens per block; divides kPageTokens
   int rotary_dim = 0;   // rotated dims at the front of D and of Di (half-split form)
 
-  int blocks_per_page() const { return kPageTokens / block; }
+  constexpr int blocks_per_page() const { return kPageTokens / block; }
 };
 
 /// Angles: frequency i of rotary_dim / 2 uses coordinate axis[i] (0 t, 1 h, 2 w) of the position.
@@ -67,10 +67,12 @@ struct QsaSelectArgs {
   QsaShape shape;
   QsaCache cache;
   const void* index_q = nullptr;  // [rows, Hi, Di] activations
-  int budget_blocks = 0;           // indexer_budget / c
+  int budget_blocks = 0;          // indexer_budget / c
   RowBatch batch;
   int32_t* blocks = nullptr;  // [rows, budget_blocks], first counts[row] entries written
   int32_t* counts = nullptr;  // [rows]
+  /// Most tokens of a sequence in this launch or a repetition of it; 0: as many as the spans show.
+  int64_t max_context = 0;
 };
 
 /// Softmax over the tokens of the selected blocks, ascending, then the open tail (p + 1) / c * c ..
