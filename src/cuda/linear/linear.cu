@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear op: parts of a launch go to the streaming or the generic kernel on the decode path, to
+// the GEMM library on the prefill path.
+#include <vector>
+
+#include "cuda/cuda_kernels.h"
+#include "cuda/linear/blas.h"
+#include "cuda/linear/gemm.h"
+#include "cuda/linear/generic_kernel.cuh"
+#include "cuda/linear/stream_kernel.cuh"
+
+namespace tessera::cuda {
+namespace {
+
+DType stored_as(ops::Output output) {
+  return output == ops::Output::kFloat ? DType::kF32 : DType::kBF16;
+}
+
+void launch_generic(Context& context, const void* x, int rows, const ops::LinearPart& part) {
+  using Config = GenericLinearConfig;
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>(divide_up(part.weight.out_features, Config::kWarps)),
+                   static_cast<unsigned>(divide_up(rows, Config::kRows))),
+      .block = dim3(Config::kThreads)};
+  const GenericLinearArgs args{.x = static_cast<const device::Bf16*>(x),
+                               .weight = part.weight,
+                               .y = part.y,
+                               .y_dtype = stored_as(part.output),
+                               .rows = rows};
+  launch(context, shape, generic_linear<Config>, args);
+}
+
+template <class Config>
+void launch_config(Context& context, const StreamPlan& plan, const StreamArgs& args) {
+  static_assert(sizeof(StreamShared<Config>) == Config::kSharedBytes);
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>(plan.passes), static_cast<unsigned>(plan.blocks)),
+      .block = dim3(Config::kThreads),
+      .shared_bytes = Config::kSharedBytes};
+  launch(context, shape, stream_linear<Config>, args);
+}
+
+/// In the order of kStreamPassRows.
+using LaunchStream = void (*)(Context&, const StreamPlan&, const StreamArgs&);
+constexpr LaunchStream kLaunchStream[] = {launch_config<StreamUpTo8>, launch_config<StreamUpTo16>,
+                                          launch_config<StreamUpTo32>};
+static_assert(std::size(kLaunchStream) == kStreamPassRows.size());
+
+void add_part(StreamArgs& args, int slot, const ops::LinearPart& part) {
+  const ops::LinearWeight& weight = part.weight;
+  const int first = args.total_out;
+  args.total_out += weight.out_features;
+  args.parts[slot] = {.weight = static_cast<const std::byte*>(weight.data),
+                      .scale = weight.dtype == DType::kF8E4M3 ? weight.scale : nullptr,
+                      .y = part.y,
+                      .dtype = weight.dtype,
+                      .y_dtype = stored_as(part.output),
+                      .out_features = weight.out_features,
+                      .row_bytes = static_cast<int>(weight.row_bytes()),
+                      .scale_cols = weight.scale_cols(),
+                      .first = first,
+                      .end = args.total_out};
+}
+
+void launch_stream(Context& context, const void* x, int rows,
+                   std::span<const ops::LinearPart> parts) {
+  StreamArgs args{.x = static_cast<const device::Bf16*>(x),
+                  .rows = rows,
+                  .in_features = parts.front().weight.in_features};
+  int slot = 0;
+  for (const ops::LinearPart& part : parts) add_part(args, slot++, part);
+  const StreamPlan plan = plan_stream(args.total_out, rows, context.gpu());
+  args.rows_per_block = plan.rows_per_block;
+  if (plan.blocks > 0) kLaunchStream[plan.config](context, plan, args);
+}
+
+}  // namespace
+
+void gemv_decode(Context& context, const void* x, int rows,
+                 std::span<const ops::LinearPart> parts) {
+  if (rows == 0) return;
+  std::vector<ops::LinearPart> streamed;
+  for (const ops::LinearPart& part : parts) {
+    if (part.weight.out_features == 0) continue;
+    if (!supports_stream(part.weight, x, context.gpu()).empty()) {
+      launch_generic(context, x, rows, part);
+      continue;
+    }
+    streamed.push_back(part);
+    if (streamed.size() < kMaxStreamParts) continue;
+    launch_stream(context, x, rows, streamed);
+    streamed.clear();
+  }
+  if (!streamed.empty()) launch_stream(context, x, rows, streamed);
+}
+
+void launch_linear(Context& context, const ops::LinearArgs& args) {
+  if (args.rows == 0) return;
+  if (args.role == ops::Role::kDecode) return gemv_decode(context, args.x, args.rows, args.parts);
+  for (const ops::LinearPart& part : args.parts)
+    gemm_prefill(context, args.x, args.rows, part.weight, part.y, part.output);
+}
+
+ops::KernelNote note_linear(const GpuSpec& gpu) {
+  // Any weight of whole memory lines stands for those of the released model.
+  const ops::LinearWeight weight{.data = nullptr,
+                                 .dtype = DType::kBF16,
+                                 .scale = nullptr,
+                                 .out_features = StreamGeometry::kTileRows,
+                                 .in_features = StreamGeometry::kSliceBytes};
+  const std::string_view refusal = supports_stream(weight, nullptr, gpu);
+  const std::string_view library = PinnedGemm::of_current_device().refusal();
+  ops::KernelNote note{.op = "linear"};
+  note.kernel = refusal.empty() ? "decode: weight streaming, mma.m16n8k16" : "decode: generic";
+  note.kernel += library.empty() ? "; prefill: cuBLASLt" : "; prefill: as decode";
+  note.reason = refusal.empty() ? "rows of whole 128-byte lines; others: generic" : refusal;
+  if (!library.empty()) note.reason += "; " + std::string(library);
+  return note;
+}
+
+}  // namespace tessera::cuda
