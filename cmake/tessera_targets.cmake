@@ -25,12 +25,12 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g -D_GLIBCXX_ASSERTIONS")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS")
 
 add_library(tessera_flags INTERFACE)
-target_compile_options(tessera_flags INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
-# `#pragma omp simd` only: threads come from core/parallel.h.
-target_compile_options(tessera_flags INTERFACE -fopenmp-simd)
+# `#pragma omp simd` only: threads come from core/parallel.h. CUDA sources have flags of their own.
+target_compile_options(tessera_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Werror;-fopenmp-simd>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC bug 105651: std::string concatenation warns about overlapping copies that cannot happen.
-  target_compile_options(tessera_flags INTERFACE -Wno-restrict)
+  target_compile_options(tessera_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # Clang builds the fuzz targets only. std::stable_sort of libstdc++ 12 uses what it has itself
@@ -41,6 +41,10 @@ target_include_directories(tessera_flags INTERFACE "${CMAKE_SOURCE_DIR}/src" "${
 if(TESSERA_SANITIZE)
   target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
+endif()
+
+if(TESSERA_STATIC)
+  target_link_options(tessera_flags INTERFACE -static-libstdc++ -static-libgcc)
 endif()
 
 if(TESSERA_FUZZ)

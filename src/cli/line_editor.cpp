@@ -3,15 +3,11 @@
 #include "cli/line_editor.h"
 
 #include <langinfo.h>
-#include <poll.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
 #include <cwchar>
-#include <iterator>
 #include <memory>
 #include <string_view>
 
@@ -22,26 +18,12 @@
 namespace tessera::cli {
 namespace {
 
-/// One byte of standard input, -1 at its end or with Ctrl-C.
-int read_byte() {
-  pollfd sources[] = {{STDIN_FILENO, POLLIN, 0}, {InterruptScope::wake_fd(), POLLIN, 0}};
-  while (!InterruptScope::pending()) {
-    if (poll(sources, std::size(sources), -1) < 0 && errno != EINTR) return -1;
-    if (InterruptScope::pending() || sources[0].revents == 0) continue;
-    unsigned char byte = 0;
-    const ssize_t got = read(STDIN_FILENO, &byte, 1);
-    if (got == 1) return byte;
-    if (got == 0 || errno != EINTR) return -1;
-  }
-  return -1;
-}
-
 /// The next character for the line editor. libedit's own read misses a Ctrl-C that comes just
 /// before.
 int read_symbol(FILE* /*stream*/) {
   std::mbstate_t state{};
   for (;;) {
-    const int byte = read_byte();
+    const int byte = InterruptScope::read_byte();
     if (byte < 0) return -1;
     const char unit = static_cast<char>(byte);
     wchar_t symbol = 0;

@@ -3,6 +3,7 @@
 #include "cli/terminal.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <tessera/log.h>
 #include <unistd.h>
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "cli/options.h"
@@ -131,6 +133,19 @@ InterruptScope::~InterruptScope() {
 
 bool InterruptScope::pending() { return interrupted; }
 int InterruptScope::wake_fd() { return wake_reader; }
+
+int InterruptScope::read_byte() {
+  pollfd sources[] = {{STDIN_FILENO, POLLIN, 0}, {wake_fd(), POLLIN, 0}};
+  while (!pending()) {
+    if (poll(sources, std::size(sources), -1) < 0 && errno != EINTR) return -1;
+    if (pending() || sources[0].revents == 0) continue;
+    unsigned char byte = 0;
+    const ssize_t got = read(STDIN_FILENO, &byte, 1);
+    if (got == 1) return byte;
+    if (got == 0 || errno != EINTR) return -1;
+  }
+  return -1;
+}
 
 bool InterruptScope::take() {
   char byte = 0;

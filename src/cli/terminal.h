@@ -60,6 +60,8 @@ class InterruptScope {
   /// Becomes readable with Ctrl-C, so that whoever waits for keys wakes whatever thread got the
   /// signal and however early it came.
   static int wake_fd();
+  /// One byte of standard input, -1 at its end or with Ctrl-C.
+  static int read_byte();
 
  private:
   struct sigaction previous_{};
