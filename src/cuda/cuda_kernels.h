@@ -26,8 +26,11 @@ void launch_finish(Context& context, const ops::FinishArgs& args);
 /// Which kernel an op uses for the model's shapes on this device, and why: printed at start. One
 /// function per op folder.
 ops::KernelNote note_embed(const GpuSpec& gpu);
+ops::KernelNote note_linear(const GpuSpec& gpu);
 ops::KernelNote note_mixer(const GpuSpec& gpu);
 ops::KernelNote note_combine(const GpuSpec& gpu);
 ops::KernelNote note_finish(const GpuSpec& gpu);
+ops::KernelNote note_router(const GpuSpec& gpu);
+ops::KernelNote note_experts(const GpuSpec& gpu);
 
 }  // namespace tessera::cuda
