@@ -20,8 +20,9 @@ __global__ void __launch_bounds__(Tile::kThreads) combine(ops::CombineArgs args)
   const auto branch_row = static_cast<int>(blockIdx.x);
   const int row = branch_row / args.branches;
   const BranchUpdate<Tile::kThreads> update(args, branch_row % args.branches);
-  wait_for_inputs();
+  // Before the wait: the next mixer can fetch its weights while our inputs are still being made.
   allow_next_kernel();
+  wait_for_inputs();
   const auto* out = static_cast<const Bf16*>(args.out) +
                     static_cast<size_t>(row) * static_cast<size_t>(args.hidden);
   update(
@@ -37,8 +38,8 @@ __global__ void __launch_bounds__(Tile::kThreads) combine(ops::CombineArgs args)
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads) combine_scalar(ops::CombineArgs args) {
   __shared__ float scratch[Tile::kThreads / kWarp];
-  wait_for_inputs();
   allow_next_kernel();
+  wait_for_inputs();
   const size_t branch_row = blockIdx.x;
   const auto hidden = static_cast<size_t>(args.hidden);
   const auto branches = static_cast<size_t>(args.branches);

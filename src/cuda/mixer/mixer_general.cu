@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(Config::kThreads)
                 float eps) {
   constexpr int kVector = Config::kVector, kStride = Config::kThreads * kVector;
   __shared__ float scratch[Config::kThreads / kWarp];
-  wait_for_inputs();
   allow_next_kernel();
+  wait_for_inputs();
   const auto branch = static_cast<int>(blockIdx.x) % branches;
   const size_t start = static_cast<size_t>(blockIdx.x) * static_cast<size_t>(hidden);
   const int first = static_cast<int>(threadIdx.x) * kVector;
@@ -69,8 +69,8 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     scale_and_gate(const float* sums, Bf16* low, int num_low, float* inject, int num_inject,
                    float share) {
-  wait_for_inputs();
   allow_next_kernel();
+  wait_for_inputs();
   const int index = static_cast<int>(blockIdx.x) * Config::kThreads + static_cast<int>(threadIdx.x);
   if (index < num_low)
     low[index] = from_float<Bf16>(silu(sums[index] * share));
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(Config::kThreads)
     gated_mean(const float* gates, const Bf16* normed, Bf16* mixed, int rows, int branches,
                int hidden) {
   constexpr int kVector = Config::kVector;
-  wait_for_inputs();
   allow_next_kernel();
+  wait_for_inputs();
   const size_t index = (static_cast<size_t>(blockIdx.x) * Config::kThreads + threadIdx.x) * kVector;
   const size_t row = index / static_cast<size_t>(hidden);
   if (row >= static_cast<size_t>(rows)) return;
