@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
-#include "cuda/cuda_kernels.h"
 #include "cuda/device/bf16.cuh"
 #include "cuda/device/pdl.cuh"
 #include "cuda/device/reduce.cuh"
-#include "cuda/mixer/scratch_tail.h"
+#include "cuda/linear/gemm.h"
 
 namespace tessera::cuda {
 namespace device {
@@ -114,8 +114,6 @@ namespace {
 using device::Bf16;
 
 constexpr int kBlockRows = 512;
-/// Room for what the products may keep: their weights as BF16, a library workspace, split sums.
-constexpr size_t kProductBytes = size_t{64} << 20;
 
 template <int kVectorLanes>
 struct RowConfig {
@@ -152,13 +150,20 @@ struct GeneralScratch {
   }
 };
 
-void mix_rows(ScratchTail& context, const ops::MixerArgs& args, const GeneralScratch& scratch,
-              int first_row, int rows) {
+/// These products leave the context's scratch alone.
+void multiply(Context& context, ops::Role role, const void* x, int rows,
+              std::span<const ops::LinearPart> parts) {
+  if (role == ops::Role::kDecode) return gemv_decode(context, x, rows, parts);
+  for (const ops::LinearPart& part : parts)
+    gemm_prefill(context, x, rows, part.weight, part.y, part.output);
+}
+
+void mix_rows(Context& context, const ops::MixerArgs& args, std::byte* base,
+              const GeneralScratch& scratch, int first_row, int rows) {
   const auto first = static_cast<size_t>(first_row), count = static_cast<size_t>(rows);
   const auto hidden = static_cast<size_t>(args.hidden);
   const auto branches = static_cast<size_t>(args.branches);
   const auto rank = static_cast<size_t>(args.weights.down.out_features);
-  std::byte* base = context.reserved();
   const auto* normed = static_cast<const Bf16*>(args.normed) + first * branches * hidden;
   if (args.normed == nullptr) {
     auto* written = reinterpret_cast<Bf16*>(base + scratch.normed);
@@ -174,9 +179,7 @@ void mix_rows(ScratchTail& context, const ops::MixerArgs& args, const GeneralScr
       ops::LinearPart{.weight = args.weights.down, .y = sums, .output = ops::Output::kFloat},
       ops::LinearPart{.weight = args.weights.inject, .y = inject, .output = ops::Output::kFloat}};
   const size_t num_parts = inject == nullptr ? 1 : 2;
-  launch_linear(
-      context,
-      {.x = normed, .parts = std::span(parts).first(num_parts), .rows = rows, .role = args.role});
+  multiply(context, args.role, normed, rows, std::span(parts).first(num_parts));
   const size_t num_low = count * rank, num_inject = inject == nullptr ? 0 : count * branches;
   launch(
       context,
@@ -185,7 +188,7 @@ void mix_rows(ScratchTail& context, const ops::MixerArgs& args, const GeneralScr
       static_cast<int>(num_inject), 1.0F / static_cast<float>(args.branches));
 
   const ops::LinearPart up{.weight = args.weights.up, .y = gates, .output = ops::Output::kFloat};
-  launch_linear(context, {.x = low, .parts = {&up, 1}, .rows = rows, .role = args.role});
+  multiply(context, args.role, low, rows, {&up, 1});
   auto* mixed = static_cast<Bf16*>(args.mixed) + first * hidden;
   const auto mean = [&](auto config, auto kernel) {
     using Config = decltype(config);
@@ -216,9 +219,9 @@ void launch_branch_norm(Context& context, const ops::MixerArgs& args, int first_
 
 void launch_mixer_general(Context& context, const ops::MixerArgs& args) {
   const GeneralScratch scratch(args, std::min(args.rows, kBlockRows));
-  ScratchTail inner(context, scratch.total, kProductBytes);
+  auto* base = static_cast<std::byte*>(context.scratch(scratch.total));
   for (int first = 0; first < args.rows; first += kBlockRows)
-    mix_rows(inner, args, scratch, first, std::min(kBlockRows, args.rows - first));
+    mix_rows(context, args, base, scratch, first, std::min(kBlockRows, args.rows - first));
 }
 
 }  // namespace tessera::cuda
