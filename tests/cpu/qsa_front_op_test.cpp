@@ -237,28 +237,33 @@ TEST_P(QsaFrontOpTest, MatchesTheDefinitionForAnySplit) {
 }
 
 TEST_P(QsaFrontOpTest, MatchesTheDefinitionAtTheReleasedHeadSize) {
-  for (const DType dtype : kCacheTypes) {
-    FrontCase data(*this, kWideQsa, dtype, {67}, 53);
-    data.run(*ops_, in_chunks(data.lengths(), 30), ops::Role::kPrefill);
-    ASSERT_NO_FATAL_FAILURE(data.expect_definition(0));
-    data.expect_rest_is_poison();
-  }
+  for (const DType dtype : kCacheTypes)
+    for (const ops::Role role : kRoles) {
+      FrontCase data(*this, kWideQsa, dtype, {67, 9}, 53);
+      for (const int chunk : {1, 5, 30, 67}) {
+        data.run(*ops_, in_chunks(data.lengths(), chunk), role);
+        for (size_t sequence = 0; sequence < data.lengths().size(); ++sequence)
+          ASSERT_NO_FATAL_FAILURE(data.expect_definition(sequence)) << chunk;
+        data.expect_rest_is_poison();
+      }
+    }
 }
 
 TEST_P(QsaFrontOpTest, DecodeRowHasTheSameBitsInEveryLaunch) {
-  for (const ops::QsaShape& shape : {kSmallQsa, kOddQsa, kWideQsa}) {
-    FrontCase data(*this, shape, DType::kF32, {13, 6, 17}, 54);
-    data.run(*ops_, one_by_one(data.lengths(), 1), ops::Role::kDecode);
-    std::vector<std::vector<float>> alone;
-    for (size_t sequence = 0; sequence < 3; ++sequence) alone.push_back(data.outputs(sequence));
-    for (int rows = 1; rows <= kMaxDecodeRows; ++rows)
-      for (const Schedule& schedule :
-           {one_by_one(data.lengths(), rows), in_chunks(data.lengths(), rows)}) {
-        data.run(*ops_, schedule, ops::Role::kDecode);
-        for (size_t sequence = 0; sequence < 3; ++sequence)
-          ASSERT_TRUE(same_bits(data.outputs(sequence), alone[sequence])) << rows;
-      }
-  }
+  for (const ops::QsaShape& shape : {kSmallQsa, kOddQsa, kWideQsa})
+    for (const DType dtype : kCacheTypes) {
+      FrontCase data(*this, shape, dtype, {13, 6, 17}, 54);
+      data.run(*ops_, one_by_one(data.lengths(), 1), ops::Role::kDecode);
+      std::vector<std::vector<float>> alone;
+      for (size_t sequence = 0; sequence < 3; ++sequence) alone.push_back(data.outputs(sequence));
+      for (int rows = 1; rows <= kMaxDecodeRows; ++rows)
+        for (const Schedule& schedule :
+             {one_by_one(data.lengths(), rows), in_chunks(data.lengths(), rows)}) {
+          data.run(*ops_, schedule, ops::Role::kDecode);
+          for (size_t sequence = 0; sequence < 3; ++sequence)
+            ASSERT_TRUE(same_bits(data.outputs(sequence), alone[sequence])) << rows;
+        }
+    }
 }
 
 /// A block that a rejected draft completed is written again when its tokens come for good.
