@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts of the streaming product: every weight row has one block, the last wave is full, and what no
+// kernel can read is refused with a reason.
+#include "cuda/linear/linear_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cuda/embed/embed_plan.h"
+
+namespace tessera::cuda {
+namespace {
+
+/// An address that is aligned and never read.
+const void* aligned(uintptr_t address = 4096) { return reinterpret_cast<const void*>(address); }
+
+ops::LinearWeight weight_of(DType dtype, int out, int in) {
+  return {
+      .data = aligned(), .dtype = dtype, .scale = nullptr, .out_features = out, .in_features = in};
+}
+
+std::string refused(const ops::LinearWeight& weight, const GpuSpec& gpu = kH200) {
+  return std::string(supports_stream(weight, aligned(), gpu));
+}
+
+TEST(LinearPlanTest, ReleasedShapesStream) {
+  for (const int in : {2560, 6144, 10240, 320, 640})
+    EXPECT_EQ(refused(weight_of(DType::kBF16, 2560, in)), "") << in;
+  for (const int in : {2560, 6144, 640})
+    EXPECT_EQ(refused(weight_of(DType::kF8E4M3, 2560, in)), "") << in;
+  // Of the micro model.
+  for (const int in : {128, 384, 3072, 64})
+    EXPECT_EQ(refused(weight_of(DType::kBF16, 512, in)), "") << in;
+}
+
+TEST(LinearPlanTest, RefusalsHaveReasons) {
+  EXPECT_NE(refused(weight_of(DType::kF32, 8, 128)).find("E4M3"), std::string::npos);
+  EXPECT_NE(refused(weight_of(DType::kBF16, 8, 96)).find("128 bytes"), std::string::npos);
+  EXPECT_NE(refused(weight_of(DType::kF8E4M3, 8, 320)).find("128 bytes"), std::string::npos);
+  ops::LinearWeight shifted = weight_of(DType::kBF16, 8, 128);
+  shifted.data = aligned(4098);
+  EXPECT_NE(refused(shifted).find("aligned"), std::string::npos);
+  EXPECT_NE(std::string(supports_stream(weight_of(DType::kBF16, 8, 128), aligned(4098), kH200)),
+            "");
+  GpuSpec old = kH200;
+  old.compute_major = 7;
+  EXPECT_NE(refused(weight_of(DType::kBF16, 8, 128), old).find("sm_80"), std::string::npos);
+  GpuSpec small = kH200;
+  small.shared_bytes_per_block = size_t{99} << 10;
+  EXPECT_NE(refused(weight_of(DType::kBF16, 8, 128), small).find("shared"), std::string::npos);
+}
+
+TEST(LinearPlanTest, EveryWeightRowHasOneBlock) {
+  for (const int out : {1, 3, 48, 513, 2560, 13952, 16480, 248320})
+    for (const int rows : {1, 6, 8, 9, 16, 17, 32, 33, 64, 65, 256, 8192}) {
+      SCOPED_TRACE(testing::Message() << out << " outputs, " << rows << " rows");
+      const StreamPlan plan = plan_stream(out, rows, kH200);
+      EXPECT_GE(plan.blocks * plan.rows_per_block, out);
+      EXPECT_LT((plan.blocks - 1) * plan.rows_per_block, out);
+      const int pass_rows = kStreamPassRows[static_cast<size_t>(plan.config)];
+      EXPECT_GE(plan.passes * pass_rows, rows);
+      EXPECT_LT((plan.passes - 1) * pass_rows, rows);
+      EXPECT_LE(plan.passes * plan.blocks, std::max(plan.passes, kH200.num_sms));
+    }
+}
+
+TEST(LinearPlanTest, LargeMatricesFillTheLastWave) {
+  for (const int out : {2560, 13952, 16480, 248320}) {
+    const StreamPlan plan = plan_stream(out, 1, kH200);
+    const double mean = double{1} * out / kH200.num_sms;
+    EXPECT_LT(plan.rows_per_block, 1.04 * mean) << out;
+  }
+}
+
+TEST(LinearPlanTest, EmptyLaunchesHaveNoBlocks) {
+  EXPECT_EQ(plan_stream(0, 4, kH200).blocks, 0);
+  EXPECT_EQ(plan_stream(16, 0, kH200).blocks, 0);
+}
+
+TEST(LinearPlanTest, SmallestInstanceThatHoldsTheRows) {
+  for (const auto& [rows, config] : {std::pair{1, 0}, {8, 0}, {9, 1}, {16, 1}, {17, 2}, {256, 2}})
+    EXPECT_EQ(plan_stream(2560, rows, kH200).config, config) << rows;
+}
+
+TEST(LinearPlanTest, LibraryTakesWholeVectorsOnly) {
+  const auto refusal = [](DType dtype, int out, int in) {
+    return std::string(supports_library(weight_of(dtype, out, in), aligned(), aligned()));
+  };
+  EXPECT_EQ(refusal(DType::kBF16, 48, 2560), "");
+  EXPECT_EQ(refusal(DType::kF8E4M3, 10240, 2560), "");
+  EXPECT_NE(refusal(DType::kBF16, 1, 2560), "");
+  EXPECT_NE(refusal(DType::kBF16, 48, 33), "");
+  EXPECT_NE(refusal(DType::kF32, 48, 64), "");
+  EXPECT_NE(
+      std::string(supports_library(weight_of(DType::kBF16, 48, 64), aligned(4104), aligned())), "");
+}
+
+TEST(EmbedPlanTest, VectorsNeedWholeAlignedRows) {
+  const ops::EmbedArgs args{.ids = nullptr,
+                            .table = weight_of(DType::kBF16, 100, 2560),
+                            .wide = reinterpret_cast<void*>(uintptr_t{4096}),
+                            .rows = 1,
+                            .branches = 4};
+  EXPECT_EQ(std::string(supports_embed_vectors(args)), "");
+  ops::EmbedArgs other = args;
+  other.table.in_features = 33;
+  EXPECT_NE(std::string(supports_embed_vectors(other)), "");
+  other = args;
+  other.table.dtype = DType::kF8E4M3;
+  EXPECT_NE(std::string(supports_embed_vectors(other)), "");
+  other = args;
+  other.wide = reinterpret_cast<void*>(uintptr_t{4104});
+  EXPECT_NE(std::string(supports_embed_vectors(other)), "");
+}
+
+}  // namespace
+}  // namespace tessera::cuda
