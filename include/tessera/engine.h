@@ -20,9 +20,12 @@ enum class OpsKind { kFast, kReference };  // SIMD and threads, or the short FP3
 
 struct EngineOptions {
   std::string model_dir{};
-  std::string device = "cpu";
+  std::string device = "cpu";       // "cpu", "cuda" or "cuda:N"
+  double memory_fraction = 0.9;     // of the device memory left after the weights, for cache pages
+  bool overlap_kernels = true;      // a device kernel may start before its predecessor has ended
+  bool record_steps = true;         // decode steps are replayed as one CUDA graph
   OpsKind ops = OpsKind::kFast;
-  CacheType cache_type = CacheType::kF32;
+  CacheType cache_type = CacheType::kAuto;
   int threads = 0;          // 0: all cores this process may use
   int max_context = 0;      // 0: max_position_embeddings of the model
   int max_sequences = 16;   // sequences that run at once; others wait in the queue

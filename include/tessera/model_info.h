@@ -10,7 +10,8 @@
 
 namespace tessera {
 
-enum class CacheType { kF32, kBF16 };  // storage of K and V; index keys stay FP32
+/// Storage of K and V. kAuto: FP32 on a CPU, BF16 on a device. kF8 is E4M3, on a device only.
+enum class CacheType { kAuto, kF32, kBF16, kF8 };
 
 /// Bytes of one part of the weights or of the state, for `tessera info`.
 struct SizeEntry {

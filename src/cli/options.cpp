@@ -93,7 +93,9 @@ void add_choice(CLI::App& app, const std::string& name, Value& value,
 
 void add_engine_options(CLI::App& app, EngineOptions& engine) {
   const std::string group = "Engine";
-  app.add_option("--device", engine.device, "Where to compute")->type_name("cpu")->group(group);
+  app.add_option("--device", engine.device, "Where to compute: cpu, cuda or cuda:N")
+      ->type_name("NAME")
+      ->group(group);
   app.add_option("--threads", engine.threads, "Threads, 0 for all cores")
       ->check(whole_number_from(0))
       ->group(group);
@@ -103,9 +105,21 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
   add_choice<OpsKind>(app, "--ops", engine.ops,
                       {{"fast", OpsKind::kFast}, {"reference", OpsKind::kReference}},
                       "Kernels: SIMD and threads (default), or the short oracle", group);
-  add_choice<CacheType>(app, "--cache-type", engine.cache_type,
-                        {{"f32", CacheType::kF32}, {"bf16", CacheType::kBF16}},
-                        "Storage of keys and values, f32 by default", group);
+  add_choice<CacheType>(app, "--kv-cache-dtype", engine.cache_type,
+                        {{"auto", CacheType::kAuto},
+                         {"f32", CacheType::kF32},
+                         {"bf16", CacheType::kBF16},
+                         {"fp8", CacheType::kF8}},
+                        "Storage of keys and values: f32 on a CPU, bf16 on a device", group);
+  app.add_option("--memory-fraction", engine.memory_fraction,
+                 "Share of the device memory left after the weights that cache pages may take")
+      ->check(CLI::Range(0.01, 1.0))
+      ->group(group);
+  app.add_flag("!--no-graphs", engine.record_steps,
+               "Launch every kernel of a decode step by itself")
+      ->group(group);
+  app.add_flag("!--no-pdl", engine.overlap_kernels, "No kernel starts before its predecessor ended")
+      ->group(group);
   app.add_option("--indexer-budget", engine.indexer_budget,
                  "Tokens that sparse attention may select, 0 for the model's own number")
       ->check(whole_number_from(0))

@@ -11,18 +11,13 @@ namespace {
 constexpr size_t kMinChunk = size_t{1} << 20;
 }
 
-void Arena::Free::operator()(std::byte* chunk) const { std::free(chunk); }
-
 void* Arena::take_bytes(size_t bytes) {
   const size_t wanted = align_up(std::max<size_t>(bytes, 1));
-  if (chunks_.empty() || used_ + wanted > chunks_.back().bytes) {
-    const size_t size = std::max(wanted, kMinChunk);
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kCacheLine, align_up(size)));
-    if (memory == nullptr) throw std::bad_alloc();
-    chunks_.push_back({std::unique_ptr<std::byte, Free>(memory), align_up(size)});
+  if (chunks_.empty() || used_ + wanted > chunks_.back().bytes()) {
+    chunks_.emplace_back(*memory_, std::max(wanted, kMinChunk));
     used_ = 0;
   }
-  void* result = chunks_.back().data.get() + used_;
+  void* result = chunks_.back().data() + used_;
   used_ += wanted;
   return result;
 }
@@ -39,7 +34,7 @@ void Arena::reset() {
 
 size_t Arena::capacity() const {
   size_t total = 0;
-  for (const Chunk& chunk : chunks_) total += chunk.bytes;
+  for (const MemoryBlock& chunk : chunks_) total += chunk.bytes();
   return total;
 }
 

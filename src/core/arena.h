@@ -4,9 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
+
+#include "core/memory.h"
 
 namespace tessera {
 
@@ -19,6 +20,10 @@ constexpr size_t align_up(size_t value, size_t unit = kCacheLine) {
 
 class Arena {
  public:
+  Arena() : Arena(host_memory()) {}
+  /// `memory` must outlive the arena.
+  explicit Arena(Memory& memory) : memory_(&memory) {}
+
   /// Uninitialised memory, 64-byte aligned, valid until the next reset.
   template <class T>
   T* take(size_t count) {
@@ -30,16 +35,13 @@ class Arena {
   /// allocates.
   void reset();
   size_t capacity() const;
+  /// Where the first allocation after a reset will lie; equal bases mean equal addresses for equal
+  /// allocations, as long as they fit.
+  const std::byte* base() const { return chunks_.empty() ? nullptr : chunks_.front().data(); }
 
  private:
-  struct Free {
-    void operator()(std::byte* chunk) const;
-  };
-  struct Chunk {
-    std::unique_ptr<std::byte, Free> data;
-    size_t bytes = 0;
-  };
-  std::vector<Chunk> chunks_{};
+  Memory* memory_;
+  std::vector<MemoryBlock> chunks_{};
   size_t used_ = 0;  // of the last chunk
 };
 

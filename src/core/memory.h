@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a backend keeps weights, state and buffers: the host's memory or a device's. Host code never
-// dereferences a pointer into it, it copies.
+// Where a backend keeps weights, state and buffers: the host's memory or a device's. Host code
+// never dereferences a pointer into it, it copies.
 #pragma once
 
 #include <cstddef>

@@ -14,10 +14,23 @@ std::string short_number(double value) {
   return text;
 }
 
+constexpr const char* kCpu = "cpu";
+
+bool has_bf16_caches(const EngineOptions& options) {
+  return options.cache_type == CacheType::kBF16;
+}
+
 }  // namespace
 
 VerifyBounds verify_bounds(const EngineOptions& options) {
-  if (options.cache_type == CacheType::kBF16)
+  // BF16 activations: the reference's own BF16 pass is off by 3.9e-2 on nano and 1.0e-2 on micro.
+  if (options.device != kCpu)
+    return {.relative_l2 = 5e-2,
+            .tensors_must_pass = false,
+            .sets_must_match = false,
+            .golden_margin = 2e-2,
+            .reference_margin = 2e-2};
+  if (has_bf16_caches(options))
     return {.relative_l2 = 1e-2, .tensors_must_pass = false, .sets_must_match = false};
   if (options.ops == OpsKind::kReference) return {.relative_l2 = 1e-4};
   return {.relative_l2 = 1e-3, .sets_must_match = false};
@@ -25,7 +38,10 @@ VerifyBounds verify_bounds(const EngineOptions& options) {
 
 std::string describe_bounds(const EngineOptions& options, const VerifyBounds& bounds) {
   std::string text = options.ops == OpsKind::kReference ? "reference ops" : "fast ops";
-  text += options.cache_type == CacheType::kBF16 ? ", BF16 caches" : ", FP32 caches";
+  if (options.device != kCpu)
+    text += " on " + options.device;
+  else
+    text += has_bf16_caches(options) ? ", BF16 caches" : ", FP32 caches";
   text += ": relative L2 <= " + short_number(bounds.relative_l2);
   if (!bounds.tensors_must_pass) text += " for the logits, inner tensors reported";
   text += bounds.sets_must_match ? ", all sets equal" : ", sets reported";

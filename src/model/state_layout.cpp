@@ -13,12 +13,8 @@ namespace {
 
 constexpr int kMaxDraftLimit = 63;
 constexpr size_t kPositionAxes = 3;
-/// NOTE: index keys stay FP32 beside BF16 K and V: rounding them swaps blocks near the cut. Golden
-/// micro with BF16 caches: logit error 1.3e-3 with rounded index keys, 1.4e-4 without; the page
-/// grows by 3 %.
-constexpr DType kIndexKeyDtype = DType::kF32;
 constexpr size_t kTokenSlotBytes = sizeof(int64_t);
-/// Accepted count of the pending GDN rows; frontier and count of the pending drafts.
+/// Frontier and count of the pending drafts.
 constexpr size_t kHeaderBytes = kCacheLine;
 
 struct Traits {
@@ -89,17 +85,16 @@ size_t matrix_bytes(const ops::GdnShape& shape) {
          static_cast<size_t>(shape.value_dim);
 }
 
-/// k, v, g and beta of every row of a verify pass, behind the accepted count.
-size_t pending_gdn_bytes(const ops::GdnShape& shape, int max_draft) {
-  const int row = shape.key_heads * shape.key_dim + shape.value_heads * (shape.value_dim + 2);
-  return kHeaderBytes + floats(row) * static_cast<size_t>(max_draft + 1);
-}
-
 size_t pending_drafts_bytes(int max_draft) {
   return kHeaderBytes + sizeof(int32_t) * static_cast<size_t>(max_draft);
 }
 
-Extent extent(StatePart part, const ModelConfig& config, const StateOptions& options, DType cache) {
+/// A ring entry or a row of `count` activations.
+size_t activations(int count, const StateOptions& options) {
+  return static_cast<size_t>(count) * dtype_bytes(options.activation);
+}
+
+Extent extent(StatePart part, const ModelConfig& config, const StateOptions& options) {
   const ops::QsaShape& qsa = config.qsa;
   const std::vector<int> once{0};
   const std::vector<int> drafting = options.draft_layer ? once : std::vector<int>{};
@@ -107,27 +102,28 @@ Extent extent(StatePart part, const ModelConfig& config, const StateOptions& opt
     case StatePart::kKeys:
     case StatePart::kValues:
       return {attention_layers(config, options),
-              page_vectors_bytes(qsa.kv_heads * ops::kPageTokens, qsa.head_dim, cache)};
+              page_vectors_bytes(qsa.kv_heads * ops::kPageTokens, qsa.head_dim, options.cache)};
     case StatePart::kIndexKeys:
       return {attention_layers(config, options),
-              page_vectors_bytes(qsa.blocks_per_page(), qsa.index_dim, kIndexKeyDtype)};
+              page_vectors_bytes(qsa.blocks_per_page(), qsa.index_dim, options.index_key)};
     case StatePart::kRawIndexKeys:
-      return {attention_layers(config, options), floats(qsa.index_dim), qsa.block - 1};
+      return {attention_layers(config, options), activations(qsa.index_dim, options),
+              qsa.block - 1};
     case StatePart::kPositions:
       // Per layer: a layer reads what its own last launch left before it writes the new positions.
       return {attention_layers(config, options), kPositionAxes * sizeof(int32_t), qsa.block - 1};
     case StatePart::kGdnConv:
-      return {layers_of(config, LayerKind::kGdn), floats(config.gdn.channels()),
+      return {layers_of(config, LayerKind::kGdn), activations(config.gdn.channels(), options),
               config.gdn.conv_kernel - 1};
     case StatePart::kGdnMatrix:
       return {layers_of(config, LayerKind::kGdn), matrix_bytes(config.gdn)};
     case StatePart::kPendingGdn:
       return {options.draft_layer ? layers_of(config, LayerKind::kGdn) : std::vector<int>{},
-              pending_gdn_bytes(config.gdn, options.max_draft)};
+              ops::GdnPending{config.gdn}.bytes(options.max_draft + 1)};
     case StatePart::kPleConv:
-      return {config.ple.layers, floats(config.wide()), config.ple.conv_reach()};
+      return {config.ple.layers, activations(config.wide(), options), config.ple.conv_reach()};
     case StatePart::kTokenIds: return {once, kTokenSlotBytes, config.ple.ngram_size - 1};
-    case StatePart::kWideResidual: return {once, floats(config.wide())};
+    case StatePart::kWideResidual: return {once, activations(config.wide(), options)};
     case StatePart::kPendingDrafts: return {drafting, pending_drafts_bytes(options.max_draft)};
     case StatePart::kSampler: return {once, 0};
   }
@@ -172,11 +168,11 @@ Result<StateLayout> StateLayout::make(const ModelConfig& config, const StateOpti
                  .expected = "0 to " + std::to_string(kMaxDraftLimit),
                  .found = std::to_string(options.max_draft)});
   StateLayout layout;
-  layout.cache_dtype_ = options.cache_type == CacheType::kBF16 ? DType::kBF16 : DType::kF32;
+  layout.cache_dtype_ = options.cache;
+  layout.index_key_dtype_ = options.index_key;
   for (int index = 0; index < kNumStateParts; ++index) {
     const auto part = static_cast<StatePart>(index);
-    StateEntry entry =
-        make_entry(part, extent(part, config, options, layout.cache_dtype_), options.max_draft);
+    StateEntry entry = make_entry(part, extent(part, config, options), options.max_draft);
     size_t& end = entry.rule == IndexRule::kPage ? layout.page_bytes_ : layout.slot_bytes_;
     entry.offset = end;
     end += layer_stride(entry) * entry.layers.size();
@@ -206,7 +202,7 @@ ops::PageRef StateLayout::page(StatePart part, int layer, std::byte* pool) const
   return {.pool = pool,
           .page_stride = page_bytes_,
           .offset = offset(part, layer),
-          .dtype = part == StatePart::kIndexKeys ? kIndexKeyDtype : cache_dtype_};
+          .dtype = part == StatePart::kIndexKeys ? index_key_dtype_ : cache_dtype_};
 }
 
 }  // namespace tessera

@@ -68,9 +68,11 @@ struct StateEntry {
 };
 
 struct StateOptions {
-  CacheType cache_type = CacheType::kF32;
-  int max_draft = 5;         // K_max
-  bool draft_layer = false;  // reserve the parts of the MTP layer
+  DType cache = DType::kF32;       // K and V: kF32, kBF16 or kF8E4M3
+  DType index_key = DType::kF32;   // pooled index keys
+  DType activation = DType::kF32;  // entries of the rings, the wide residual row
+  int max_draft = 5;               // K_max
+  bool draft_layer = false;        // reserve the parts of the MTP layer
 };
 
 class StateLayout {
@@ -95,6 +97,7 @@ class StateLayout {
   size_t slot_bytes_ = 0;
   size_t page_bytes_ = 0;
   DType cache_dtype_ = DType::kF32;
+  DType index_key_dtype_ = DType::kF32;
 };
 
 }  // namespace tessera

@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of a layer: n-gram memory, Gated DeltaNet, sparse attention, mixture of experts.
 #include <array>
-#include <cstring>
 
-#include "model/ngram.h"
 #include "model/text_model.h"
 
 namespace tessera {
 
-/// Id of the token `lag` places before a row, from this launch or from the ring; -1 before the
-/// start.
-int32_t TextModel::token_before(const Launch& launch, const ops::RowSpan& span, int row_in_span,
-                                int lag) const {
-  const int row = row_in_span - lag;
-  if (row >= 0) return launch.ids[static_cast<size_t>(span.row_begin + row)];
-  const int64_t position = span.position + row;
-  if (position < 0) return -1;
-  int64_t id = 0;
-  std::memcpy(&id, layout_.ring(StatePart::kTokenIds, 0).entry(span.slot, position), sizeof id);
-  return static_cast<int32_t>(id);
+template <class T>
+std::vector<T> TextModel::on_host(const T* data, size_t count) const {
+  std::vector<T> copy(count);
+  ops_.memory().copy_out(copy.data(), data, count * sizeof(T));
+  return copy;
 }
+
+template std::vector<float> TextModel::on_host(const float*, size_t) const;
+template std::vector<uint16_t> TextModel::on_host(const uint16_t*, size_t) const;
 
 void TextModel::run_ple(int layer, const Launch& launch) {
   const PleWeights& weights = weights_.ple[static_cast<size_t>(config_.ple_index(layer))];
@@ -27,29 +22,23 @@ void TextModel::run_ple(int layer, const Launch& launch) {
   const int rows = launch.batch.num_rows;
   const int heads = ple.heads();
   block_arena_.reset();
-  auto* table_rows =
-      block_arena_.take<int64_t>(static_cast<size_t>(rows) * static_cast<size_t>(heads));
-  std::vector<int32_t> history;
-  for (const ops::RowSpan& span : launch.batch.spans) {
-    for (int row = 0; row < span.num_rows; ++row) {
-      history.clear();
-      for (int lag = ple.ngram_size - 1; lag >= 0; --lag) {
-        const int32_t id = token_before(launch, span, row, lag);
-        if (id >= 0) history.push_back(id);
-      }
-      const auto at = static_cast<size_t>(span.row_begin + row) * static_cast<size_t>(heads);
-      ngram_rows(weights.hash, history, table_rows + at);
-    }
-  }
-  if (launch.tap != nullptr) launch.tap->ngram(layer, table_rows, rows, heads);
+  const size_t entries = static_cast<size_t>(rows) * static_cast<size_t>(heads);
+  auto* table_rows = block_arena_.take<int64_t>(entries);
+  ops_.ngram_ids({.ids = inputs_.ids,
+                  .batch = launch.batch,
+                  .token_ring = layout_.ring(StatePart::kTokenIds, 0),
+                  .hash = &weights.hash,
+                  .table_rows = table_rows});
+  if (launch.tap != nullptr)
+    launch.tap->ngram(layer, on_host(table_rows, entries).data(), rows, heads);
 
   const auto row_count = static_cast<size_t>(rows);
-  auto* embedded = block_arena_.take<float>(row_count * static_cast<size_t>(ple.embed_dim));
-  auto* key = block_arena_.take<float>(row_count * static_cast<size_t>(config_.wide()));
-  auto* value = block_arena_.take<float>(row_count * static_cast<size_t>(config_.hidden));
-  float* delta = launch.tap == nullptr
-                     ? nullptr
-                     : block_arena_.take<float>(row_count * static_cast<size_t>(config_.wide()));
+  auto* embedded = take(block_arena_, row_count * static_cast<size_t>(ple.embed_dim));
+  auto* key = take(block_arena_, row_count * static_cast<size_t>(config_.wide()));
+  auto* value = take(block_arena_, row_count * static_cast<size_t>(config_.hidden));
+  void* delta = launch.tap == nullptr
+                    ? nullptr
+                    : take(block_arena_, row_count * static_cast<size_t>(config_.wide()));
   ops_.ngram_gather({.table_rows = table_rows,
                      .table = &weights.table,
                      .out = embedded,
@@ -72,7 +61,8 @@ void TextModel::run_ple(int layer, const Launch& launch) {
                 .conv_kernel = ple.conv_kernel,
                 .dilation = ple.ngram_size,
                 .eps = config_.eps});
-  if (delta != nullptr) launch.tap->values("ple", layer, delta, rows, config_.wide());
+  normed_is_current_ = false;
+  if (delta != nullptr) tap_activations(launch, "ple", layer, delta, config_.wide());
 }
 
 void TextModel::run_gdn(int layer, const Launch& launch) {
@@ -83,13 +73,14 @@ void TextModel::run_gdn(int layer, const Launch& launch) {
       static_cast<size_t>(shape.value_heads) * static_cast<size_t>(shape.value_dim);
   const auto value_heads = static_cast<size_t>(shape.value_heads);
   block_arena_.reset();
-  auto* qkv = block_arena_.take<float>(rows * static_cast<size_t>(shape.channels()));
-  auto* z = block_arena_.take<float>(rows * value_width);
+  auto* qkv = take(block_arena_, rows * static_cast<size_t>(shape.channels()));
+  auto* z = take(block_arena_, rows * value_width);
   auto* a = block_arena_.take<float>(rows * value_heads);
   auto* b = block_arena_.take<float>(rows * value_heads);
-  auto* normed = block_arena_.take<float>(rows * value_width);
+  auto* normed = take(block_arena_, rows * value_width);
   const std::array in_parts{ops::LinearPart{weights.in_qkv, qkv}, ops::LinearPart{weights.in_z, z},
-                            ops::LinearPart{weights.in_a, a}, ops::LinearPart{weights.in_b, b}};
+                            ops::LinearPart{weights.in_a, a, ops::Output::kFloat},
+                            ops::LinearPart{weights.in_b, b, ops::Output::kFloat}};
   ops_.linear({.x = mixed_, .parts = in_parts, .rows = launch.batch.num_rows, .role = role_});
   ops_.gdn({.shape = shape,
             .qkv = qkv,
@@ -129,15 +120,15 @@ void TextModel::run_qsa(int layer, const Launch& launch) {
   const auto index_dim = static_cast<size_t>(shape.index_dim);
   const auto index_heads = static_cast<size_t>(shape.index_heads);
   block_arena_.reset();
-  auto* q_gate = block_arena_.take<float>(row_count * 2 * query_width);
-  auto* k = block_arena_.take<float>(row_count * kv_width);
-  auto* v = block_arena_.take<float>(row_count * kv_width);
-  auto* index_qk = block_arena_.take<float>(row_count * (index_heads + 1) * index_dim);
-  auto* q = block_arena_.take<float>(row_count * query_width);
-  auto* index_q = block_arena_.take<float>(row_count * index_heads * index_dim);
+  auto* q_gate = take(block_arena_, row_count * 2 * query_width);
+  auto* k = take(block_arena_, row_count * kv_width);
+  auto* v = take(block_arena_, row_count * kv_width);
+  auto* index_qk = take(block_arena_, row_count * (index_heads + 1) * index_dim);
+  auto* q = take(block_arena_, row_count * query_width);
+  auto* index_q = take(block_arena_, row_count * index_heads * index_dim);
   auto* blocks = block_arena_.take<int32_t>(row_count * static_cast<size_t>(launch.budget_blocks));
   auto* counts = block_arena_.take<int32_t>(row_count);
-  auto* attended = block_arena_.take<float>(row_count * query_width);
+  auto* attended = take(block_arena_, row_count * query_width);
 
   const std::array in_parts{ops::LinearPart{weights.q_gate, q_gate}, ops::LinearPart{weights.k, k},
                             ops::LinearPart{weights.v, v},
@@ -145,15 +136,13 @@ void TextModel::run_qsa(int layer, const Launch& launch) {
   ops_.linear({.x = mixed_, .parts = in_parts, .rows = rows, .role = role_});
   const ops::QsaCache cache = qsa_cache(layer);
   ops_.qsa_front({.shape = shape,
-                  .rope = {.inv_freq = config_.rope.inv_freq.data(),
-                           .axis = config_.rope.axis.data(),
-                           .attention_scale = config_.rope.attention_scale},
+                  .rope = rope_,
                   .cache = cache,
                   .q_gate = q_gate,
                   .k = k,
                   .v = v,
                   .index_qk = index_qk,
-                  .positions = launch.positions.data(),
+                  .positions = inputs_.positions,
                   .q_norm = weights.q_norm,
                   .k_norm = weights.k_norm,
                   .index_q_norm = weights.index_q_norm,
@@ -170,7 +159,9 @@ void TextModel::run_qsa(int layer, const Launch& launch) {
                    .blocks = blocks,
                    .counts = counts});
   if (launch.tap != nullptr)
-    launch.tap->selection(layer, blocks, counts, rows, launch.budget_blocks);
+    launch.tap->selection(
+        layer, on_host(blocks, row_count * static_cast<size_t>(launch.budget_blocks)).data(),
+        on_host(counts, row_count).data(), rows, launch.budget_blocks);
   ops_.qsa_attend({.shape = shape,
                    .cache = cache,
                    .q = q,
@@ -195,20 +186,24 @@ void TextModel::run_moe(int layer, const Launch& launch) {
   auto* shared_logit = block_arena_.take<float>(row_count);
   auto* ids = block_arena_.take<int32_t>(selected);
   auto* expert_weights = block_arena_.take<float>(selected);
-  const std::array parts{ops::LinearPart{weights.router, logits},
-                         ops::LinearPart{weights.shared_gate, shared_logit}};
-  ops_.linear({.x = mixed_, .parts = parts, .rows = rows, .role = role_});
-  ops_.router({.logits = logits,
+  ops_.router({.x = mixed_,
+               .gate = weights.router,
+               .shared_gate = weights.shared_gate,
+               .logits = logits,
+               .shared_logit = shared_logit,
                .ids = ids,
                .weights = expert_weights,
                .rows = rows,
                .num_experts = moe.num_experts,
                .top_k = moe.top_k,
-               .normalize = moe.normalize});
+               .normalize = moe.normalize,
+               .role = role_});
   if (launch.tap != nullptr) {
-    launch.tap->values("router_logits", layer, logits, rows, moe.num_experts);
-    launch.tap->experts(layer, ids, rows, moe.top_k);
+    tap_values(launch, "router_logits", layer, logits, DType::kF32, rows, moe.num_experts);
+    launch.tap->experts(layer, on_host(ids, selected).data(), rows, moe.top_k);
   }
+  const float* next_norm = norm_after(layer);
+  const ops::CombineArgs combine = combine_into(next_norm, launch);
   ops_.experts({.x = mixed_,
                 .ids = ids,
                 .weights = expert_weights,
@@ -216,9 +211,11 @@ void TextModel::run_moe(int layer, const Launch& launch) {
                 .experts = weights.experts,
                 .shared = weights.shared,
                 .out = out_,
+                .combine = &combine,
                 .rows = rows,
                 .top_k = moe.top_k,
                 .role = role_});
+  normed_is_current_ = combine.normed != nullptr;
 }
 
 }  // namespace tessera

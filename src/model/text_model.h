@@ -41,44 +41,69 @@ struct Launch {
 
 class TextModel {
  public:
-  /// All references must outlive the model. `pool` is the base of the page pool.
+  /// All references must outlive the model. `pool` is the base of the page pool. Weights, pool and
+  /// slots lie in the memory of `ops`.
   TextModel(const ModelConfig& config, const ModelWeights& weights, const StateLayout& layout,
-            ops::Ops& ops, std::byte* pool);
+            ops::Ops& ops, std::byte* pool, int max_context);
 
   /// Runs the rows through the model and advances the state of their sequences.
   void forward(const Launch& launch);
 
-  /// Logits [count, vocab] of entries first .. first + count - 1 of the last launch's `logit_rows`.
+  /// Logits [count, vocab] of entries first .. first + count - 1 of the last launch's `logit_rows`,
+  /// to host memory.
   void logits(int first, int count, float* out);
 
  private:
-  void replicate_embedding(const Launch& launch);
+  void reserve_buffers(const Launch& launch);
+  void run(const Launch& launch);
   void run_ple(int layer, const Launch& launch);
   void run_gdn(int layer, const Launch& launch);
   void run_qsa(int layer, const Launch& launch);
   void run_moe(int layer, const Launch& launch);
   void mix(const ops::MixerWeights& weights, const Launch& launch);
-  void combine(const Launch& launch);
+  ops::CombineArgs combine_into(const float* next_norm, const Launch& launch) const;
+  const float* norm_after(int layer) const;
   void finish(const Launch& launch);
-  void store_tokens(const Launch& launch);
-  int32_t token_before(const Launch& launch, const ops::RowSpan& span, int row_in_span,
-                       int lag) const;
+  void head(int first, int count, float* out);
   ops::QsaCache qsa_cache(int layer) const;
+  ops::RopeTable place_rope();
+
+  // Taps see host floats, whatever the backend's memory and types.
+  void tap_values(const Launch& launch, const char* name, int layer, const void* data, DType dtype,
+                  int rows, int cols) const;
+  void tap_activations(const Launch& launch, const char* name, int layer, const void* data,
+                       int cols) const;
+  template <class T>
+  std::vector<T> on_host(const T* data, size_t count) const;
+
+  /// `count` activations.
+  void* take(Arena& arena, size_t count) const {
+    return arena.take_bytes(count * dtype_bytes(traits_.activation));
+  }
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
   const StateLayout& layout_;
   ops::Ops& ops_;
+  ops::Traits traits_;
   std::byte* pool_;
-  Arena launch_arena_;  // lives until the next launch
-  Arena block_arena_;   // lives within one block
+  int max_context_;
+  Arena launch_arena_;    // lives until the next launch
+  Arena block_arena_;     // lives within one block
+  Arena constant_arena_;  // lives as long as the model
+  ops::RopeTable rope_;
 
-  // Buffers of the current launch, in launch_arena_.
-  float* wide_ = nullptr;    // [rows, branches * hidden] the residual branches
-  float* mixed_ = nullptr;   // [rows, hidden] what a block reads
-  float* inject_ = nullptr;  // [rows, branches] how a block writes back
-  float* out_ = nullptr;     // [rows, hidden] what a block computed
-  float* hidden_ = nullptr;  // [logit_rows, hidden] after the final mixer
+  // Buffers of the current launch, in launch_arena_; activations unless typed.
+  void* wide_ = nullptr;      // [rows, branches * hidden] the residual branches
+  void* normed_ = nullptr;    // [rows, branches * hidden] their norm for the next mixer, when fused
+  void* mixed_ = nullptr;     // [rows, hidden] what a block reads
+  float* inject_ = nullptr;   // [rows, branches] how a block writes back
+  void* out_ = nullptr;       // [rows, hidden] what a block computed
+  void* selected_ = nullptr;  // [logit_rows, branches * hidden]
+  void* hidden_ = nullptr;    // [logit_rows, hidden] after the final mixer
+  float* logits_ = nullptr;   // [logit_rows, vocab] of a decode launch
+  bool normed_is_current_ = false;
+  ops::LaunchBuffers inputs_{};
   ops::Role role_ = ops::Role::kPrefill;
 };
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/arena.h"
 #include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/ngram.h"
@@ -76,6 +77,7 @@ struct ModelWeights {
   std::shared_ptr<const Checkpoint> checkpoint{};
   std::vector<std::vector<float>> converted{};   // small tensors as float, F16 weights as float
   std::vector<std::vector<std::byte>> copied{};  // tensors whose place in the file is unaligned
+  std::shared_ptr<Arena> placed{};               // all of them, on a device (weight_placement.h)
 };
 
 /// Consumes or names every tensor of the checkpoint and fills every parameter, or says which one is

@@ -248,8 +248,7 @@ Cost cost(const RouterArgs& args) {
   if (args.rows == 0) return {};
   return {.bytes_read = weight_bytes(args.gate) + weight_bytes(args.shared_gate) +
                         rows * args.gate.in_features * kFloat,
-          .bytes_written =
-              rows * ((args.num_experts + 1) * kFloat + args.top_k * (kInt + kFloat)),
+          .bytes_written = rows * ((args.num_experts + 1) * kFloat + args.top_k * (kInt + kFloat)),
           .flops = product_flops(args.gate, rows) + product_flops(args.shared_gate, rows) +
                    rows * args.num_experts * kFlopsPerExpert};
 }

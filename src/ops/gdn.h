@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gated DeltaNet between its input and output projections: causal conv, gates, delta rule, gated
 // norm. Decode rows run the recurrence row by row; prefill rows run the chunked form, chunks cut on
-// the absolute grid of kGdnChunk tokens. Both advance the state of every span by all its rows.
+// the absolute grid of kGdnChunk tokens. Both advance the state of every span by all its rows,
+// except that a verify launch leaves its rows pending until the next one knows how many count.
 #pragma once
+
+#include <cstddef>
+#include <cstdint>
 
 #include "ops/cost.h"
 #include "ops/rows.h"
@@ -20,7 +24,36 @@ struct GdnShape {
   int value_dim = 0;    // dv
   int conv_kernel = 0;  // taps, the last one is the current token
 
-  int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+  constexpr int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+};
+
+/// What a verify launch leaves of its rows in the slot: a header that starts with the number of
+/// accepted rows (int32), then rows of floats, each k [Hv, dk] (a copy for every value head, so that
+/// a head reads and writes nothing but its own), v [Hv, dv], g [Hv], beta [Hv].
+struct GdnPending {
+  GdnShape shape;
+
+  static constexpr size_t kHeaderBytes = 64;
+
+  constexpr size_t value_at() const { return floats(shape.value_heads, shape.key_dim); }
+  constexpr size_t log_decay_at() const {
+    return value_at() + floats(shape.value_heads, shape.value_dim);
+  }
+  constexpr size_t beta_at() const { return log_decay_at() + floats(shape.value_heads, 1); }
+  constexpr size_t row_floats() const { return beta_at() + floats(shape.value_heads, 1); }
+  constexpr size_t bytes(int rows) const {
+    return kHeaderBytes + static_cast<size_t>(rows) * row_floats() * sizeof(float);
+  }
+  /// First float of a row; `pending` is the start of the header.
+  float* row(std::byte* pending, int index) const {
+    return reinterpret_cast<float*>(pending + kHeaderBytes) +
+           static_cast<size_t>(index) * row_floats();
+  }
+
+ private:
+  static constexpr size_t floats(int count, int each) {
+    return static_cast<size_t>(count) * static_cast<size_t>(each);
+  }
 };
 
 struct GdnArgs {
@@ -39,6 +72,13 @@ struct GdnArgs {
   RingRef conv_ring;         // entries [channels] activations: conv inputs, before the convolution
   size_t matrix_offset = 0;  // in the slot: [Hv, dk, dv] float
   void* out = nullptr;       // [rows, Hv * dv] activations, written
+  /// Decode role only. The launch first applies the accepted rows of the verify launch before it,
+  /// stores the matrix, and then runs its own rows without storing it: they become the pending
+  /// rows. The caller sets the accepted count between two such launches; spans without rows only
+  /// apply what is accepted. Rings are written as always.
+  bool verify = false;
+  size_t pending_offset = 0;  // in the slot: GdnPending
+  int pending_rows = 0;       // rows that it holds; counts above it are cut
 };
 
 Cost cost(const GdnArgs& args);

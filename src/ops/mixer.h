@@ -33,9 +33,9 @@ struct MixerArgs {
 
 /// The updated branches are rounded to the activation type before the next norm reads them.
 struct CombineArgs {
-  void* wide = nullptr;           // [rows, branches * hidden] activations, updated in place
-  const void* out = nullptr;      // [rows, hidden] activations, the block's output
-  const float* inject = nullptr;  // [rows, branches] logits
+  void* wide = nullptr;              // [rows, branches * hidden] activations, updated in place
+  const void* out = nullptr;         // [rows, hidden] activations, the block's output
+  const float* inject = nullptr;     // [rows, branches] logits
   const float* next_norm = nullptr;  // [branches * hidden] of the next mixer; nullptr: no norm
   void* normed = nullptr;            // [rows, branches * hidden] activations, GRMS1(R), written
   float eps = 0;

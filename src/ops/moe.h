@@ -38,7 +38,7 @@ struct ExpertsArgs {
   const float* shared_logit = nullptr;  // [rows], shared_expert_gate x
   std::span<const ExpertWeight> experts{};
   ExpertWeight shared;
-  void* out = nullptr;  // [rows, hidden] activations, written
+  void* out = nullptr;                   // [rows, hidden] activations, written
   const CombineArgs* combine = nullptr;  // its `out` is this op's `out`
   int rows = 0;
   int top_k = 0;

@@ -56,7 +56,8 @@ struct StepKey {
   int num_spans = 0;
   int num_rows = 0;
   int num_logit_rows = 0;
-  const void* buffers = nullptr;  // where the activations of the launch lie
+  const void* buffers = nullptr;      // where the activations of the launch lie
+  const void* temporaries = nullptr;  // where those within a block lie
 
   bool operator==(const StepKey&) const = default;
 };
@@ -70,7 +71,8 @@ class Ops {
   virtual Traits traits() const { return {}; }
   virtual Memory& memory() { return host_memory(); }
 
-  /// Hands over the inputs of the ops that follow; spans of their batches must be those of `inputs`.
+  /// Hands over the inputs of the ops that follow; spans of their batches must be those of
+  /// `inputs`.
   virtual LaunchBuffers begin(const LaunchInputs& inputs) {
     return {inputs.ids.data(), inputs.positions.data(), inputs.logit_rows.data()};
   }

@@ -37,10 +37,11 @@ struct PleMixArgs {
   const float* norm_query = nullptr;   // [branches * hidden], 1 + w
   const float* norm_conv = nullptr;    // [branches * hidden], 1 + w
   const float* conv_weight = nullptr;  // [branches * hidden, conv_kernel]
-  void* wide = nullptr;   // [rows, branches * hidden] activations, updated in place
+  void* wide = nullptr;                // [rows, branches * hidden] activations, updated in place
   void* delta = nullptr;  // [rows, branches * hidden] activations, written when not nullptr
   RowBatch batch;
-  RingRef conv_ring;  // entries [branches * hidden] activations: x; reach (conv_kernel - 1) * dilation
+  RingRef
+      conv_ring;  // entries [branches * hidden] activations: x; reach (conv_kernel - 1) * dilation
   int branches = 0;
   int hidden = 0;
   int conv_kernel = 0;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "core/parallel.h"
-#include "cpu/cpu_ops.h"
 #include "io/checkpoint.h"
+#include "model/weight_placement.h"
+#include "runtime/backend.h"
 #include "runtime/model_info.h"
 #include "runtime/scheduler.h"
 
@@ -27,19 +29,15 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
                  .found = std::move(found),
                  .hint = std::move(hint)});
   };
-  if (options.device != "cpu")
-    return fail({.code = Errc::kUnsupported,
-                 .what = "unknown device",
-                 .where = "device",
-                 .expected = "cpu",
-                 .found = options.device,
-                 .hint = "this build has no other backend"});
   if (options.threads < 0 || options.threads > kMaxThreads)
     return invalid("threads", "0 to " + std::to_string(kMaxThreads),
                    std::to_string(options.threads), "");
   if (options.prefill_chunk < ops::kPageTokens || options.prefill_chunk % ops::kPageTokens != 0)
     return invalid("prefill_chunk", "a positive multiple of " + std::to_string(ops::kPageTokens),
                    std::to_string(options.prefill_chunk), "");
+  if (!(options.memory_fraction > 0 && options.memory_fraction <= 1))
+    return invalid("memory_fraction", "above 0, at most 1", std::to_string(options.memory_fraction),
+                   "");
   if (options.max_sequences < 1)
     return invalid("max_sequences", "at least 1", std::to_string(options.max_sequences), "");
   if (options.max_context < 0 || options.max_context > config.max_positions)
@@ -80,42 +78,83 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   std::unique_ptr<LoadedModel> model(new LoadedModel());
   model->options_ = options;
   model->options_.on_load_progress = {};  // it belongs to the caller of the load
-  model->parts_ = std::move(parts);
-  const ModelConfig& config = model->parts_.config;
   set_num_threads(options.threads);
-  model->ops_ = options.ops == OpsKind::kFast ? cpu::make_fast_ops() : cpu::make_reference_ops();
+  Result<std::unique_ptr<ops::Ops>> ops = make_backend(options);
+  if (!ops) return fail(std::move(ops.error()));
+  model->ops_ = std::move(*ops);
+  const ModelConfig& config = parts.config;
   model->max_context_ = options.max_context > 0 ? options.max_context : config.max_positions;
   const int budget = options.indexer_budget > 0 ? options.indexer_budget : config.indexer_budget;
   // More blocks than the context has would only reserve memory.
   model->budget_blocks_ = std::min(budget, model->max_context_) / config.qsa.block;
 
-  Result<StateLayout> layout =
-      StateLayout::make(config, {.cache_type = options.cache_type, .max_draft = options.max_draft});
+  const Result<DType> cache = cache_dtype(options.cache_type, *model->ops_);
+  if (!cache) return fail(cache.error());
+  const ops::Traits traits = model->ops_->traits();
+  Result<StateLayout> layout = StateLayout::make(config, {.cache = *cache,
+                                                          .index_key = traits.index_key,
+                                                          .activation = traits.activation,
+                                                          .max_draft = options.max_draft});
   if (!layout) return fail(std::move(layout.error()));
   model->layout_ = std::make_unique<StateLayout>(std::move(*layout));
+  try {
+    parts.weights = place_weights(std::move(parts.weights), config, model->ops_->memory(),
+                                  options.on_load_progress);
+    model->parts_ = std::move(parts);
+    if (auto status = model->make_store(); !status) return fail(std::move(status.error()));
+  } catch (const std::bad_alloc&) {
+    return fail({.code = Errc::kOutOfMemory,
+                 .what = "not enough memory for the model",
+                 .where = options.device,
+                 .found = std::to_string(model->ops_->memory().free_bytes()) + " bytes free",
+                 .hint = "use a larger device or --device cpu"});
+  }
+  model->model_ =
+      std::make_unique<TextModel>(model->parts_.config, model->parts_.weights, *model->layout_,
+                                  *model->ops_, model->store_->pool().base(), model->max_context_);
+  return model;
+}
 
-  // Every running sequence can reach the full context; snapshots share these pages.
-  const auto pages_per_sequence = static_cast<int64_t>(pages_for(model->max_context_));
-  if (pages_per_sequence * options.max_sequences > std::numeric_limits<int32_t>::max())
+/// Every running sequence can reach the full context; snapshots share these pages. A device gives
+/// what it has, when that is enough for one sequence.
+Result<void> LoadedModel::make_store() {
+  const auto per_sequence = static_cast<int64_t>(pages_for(max_context_));
+  int64_t pages = per_sequence * options_.max_sequences;
+  Memory& memory = ops_->memory();
+  if (!memory.on_host()) {
+    const auto slots = static_cast<int64_t>(layout_->slot_bytes()) * options_.max_sequences;
+    const auto usable =
+        static_cast<int64_t>(static_cast<double>(memory.free_bytes()) * options_.memory_fraction) -
+        slots;
+    const int64_t fitting = usable / static_cast<int64_t>(layout_->page_bytes());
+    if (fitting < per_sequence)
+      return fail({.code = Errc::kOutOfMemory,
+                   .what = "the device memory holds no full context",
+                   .where = "max_context",
+                   .expected = std::to_string(per_sequence) + " pages of " +
+                               std::to_string(layout_->page_bytes()) + " bytes beside " +
+                               std::to_string(options_.max_sequences) + " sequence states",
+                   .found = std::to_string(std::max<int64_t>(fitting, 0)) + " pages",
+                   .hint = "lower --ctx, or raise --memory-fraction"});
+    pages = std::min(pages, fitting);
+  }
+  if (pages > std::numeric_limits<int32_t>::max())
     return fail({.code = Errc::kInvalidArgument,
                  .what = "too many cache pages",
                  .where = "max_sequences",
                  .expected = "at most " + std::to_string(std::numeric_limits<int32_t>::max()) +
                              " pages of " + std::to_string(ops::kPageTokens) + " tokens",
-                 .found = std::to_string(options.max_sequences) + " sequences of " +
-                          std::to_string(pages_per_sequence) + " pages"});
-  auto pool = PagePool::make(model->layout_->page_bytes(),
-                             static_cast<int32_t>(pages_per_sequence * options.max_sequences));
+                 .found = std::to_string(options_.max_sequences) + " sequences of " +
+                          std::to_string(per_sequence) + " pages"});
+  auto pool = PagePool::make(layout_->page_bytes(), static_cast<int32_t>(pages), memory);
   if (!pool) return fail(std::move(pool.error()));
-  model->store_ = std::make_unique<SequenceStore>(*model->layout_, *pool, options.max_sequences);
-  model->model_ = std::make_unique<TextModel>(model->parts_.config, model->parts_.weights,
-                                              *model->layout_, *model->ops_, (*pool)->base());
-  return model;
+  store_ = std::make_unique<SequenceStore>(*layout_, *pool, options_.max_sequences);
+  return {};
 }
 
 void LoadedModel::replace_ops(ops::Ops& ops) {
   model_ = std::make_unique<TextModel>(parts_.config, parts_.weights, *layout_, ops,
-                                       store_->pool().base());
+                                       store_->pool().base(), max_context_);
 }
 
 Result<void> LoadedModel::check_ids(std::span<const int32_t> ids) const {
@@ -187,7 +226,8 @@ StateIdentity LoadedModel::state_identity() const {
   constexpr uint64_t kMix = 0x9E3779B97F4A7C15U;
   uint64_t value = parts_.weights.fingerprint;
   for (const auto part :
-       {static_cast<uint64_t>(budget_blocks_), static_cast<uint64_t>(options_.ops)})
+       {static_cast<uint64_t>(budget_blocks_), static_cast<uint64_t>(options_.ops),
+        static_cast<uint64_t>(ops_->traits().activation)})
     value = (value ^ part) * kMix;
   return {.layout = layout_.get(), .weights = value, .vocab_size = parts_.config.vocab_size};
 }

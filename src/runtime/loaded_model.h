@@ -72,11 +72,12 @@ class LoadedModel {
 
  private:
   LoadedModel() = default;
+  Result<void> make_store();
   Result<void> check_ids(std::span<const int32_t> ids) const;
 
   EngineOptions options_{};
+  std::unique_ptr<ops::Ops> ops_{};  // first: its memory holds the rest
   ModelParts parts_{};
-  std::unique_ptr<ops::Ops> ops_{};
   std::unique_ptr<StateLayout> layout_{};
   std::unique_ptr<SequenceStore> store_{};
   std::unique_ptr<TextModel> model_{};

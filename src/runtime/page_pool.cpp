@@ -9,6 +9,8 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <new>
+#include <utility>
 
 #include "core/arena.h"
 
@@ -26,7 +28,8 @@ size_t system_page() {
 
 }  // namespace
 
-Result<std::shared_ptr<PagePool>> PagePool::make(size_t page_bytes, int32_t capacity) {
+Result<std::shared_ptr<PagePool>> PagePool::make(size_t page_bytes, int32_t capacity,
+                                                 Memory& memory) {
   const auto count = static_cast<size_t>(std::max(capacity, 0));
   if (page_bytes == 0 || count == 0 ||
       page_bytes > (std::numeric_limits<size_t>::max() / 2) / count)
@@ -35,6 +38,20 @@ Result<std::shared_ptr<PagePool>> PagePool::make(size_t page_bytes, int32_t capa
          .what = "page pool of impossible size",
          .expected = "at least one page of at least one byte",
          .found = std::to_string(capacity) + " pages of " + std::to_string(page_bytes) + " bytes"});
+  if (!memory.on_host()) {
+    try {
+      MemoryBlock block(memory, page_bytes * count);
+      std::byte* base = block.data();
+      return std::shared_ptr<PagePool>(
+          new PagePool(memory, std::move(block), base, 0, page_bytes, capacity));
+    } catch (const std::bad_alloc&) {
+      return fail({.code = Errc::kOutOfMemory,
+                   .what = "no device memory for the page pool",
+                   .expected = std::to_string(page_bytes * count) + " bytes",
+                   .found = std::to_string(memory.free_bytes()) + " free",
+                   .hint = "lower the context length or the number of sequences"});
+    }
+  }
   const size_t bytes = align_up(page_bytes * count, system_page());
   void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED)
@@ -47,17 +64,23 @@ Result<std::shared_ptr<PagePool>> PagePool::make(size_t page_bytes, int32_t capa
   // Advice only, so a refusal changes nothing but speed.
   static_cast<void>(madvise(base, bytes, MADV_HUGEPAGE));
   return std::shared_ptr<PagePool>(
-      new PagePool(static_cast<std::byte*>(base), bytes, page_bytes, capacity));
+      new PagePool(memory, {}, static_cast<std::byte*>(base), bytes, page_bytes, capacity));
 }
 
-PagePool::PagePool(std::byte* base, size_t mapped_bytes, size_t page_bytes, int32_t capacity)
-    : base_(base),
+PagePool::PagePool(Memory& memory, MemoryBlock block, std::byte* base, size_t mapped_bytes,
+                   size_t page_bytes, int32_t capacity)
+    : memory_(&memory),
+      block_(std::move(block)),
+      base_(base),
       mapped_bytes_(mapped_bytes),
       page_bytes_(page_bytes),
       capacity_(capacity),
-      max_dirty_free_(kKeepBytes / page_bytes) {}
+      max_dirty_free_(memory.on_host() ? kKeepBytes / page_bytes
+                                       : std::numeric_limits<size_t>::max()) {}
 
-PagePool::~PagePool() { munmap(base_, mapped_bytes_); }
+PagePool::~PagePool() {
+  if (!block_) munmap(base_, mapped_bytes_);
+}
 
 int32_t PagePool::used() const {
   const std::lock_guard lock(mutex_);
@@ -70,6 +93,7 @@ int32_t PagePool::ref_count(int32_t id) const {
 }
 
 Result<void> PagePool::commit_up_to(int32_t pages) {
+  if (block_) return {};
   const size_t needed = static_cast<size_t>(pages) * page_bytes_;
   if (needed <= committed_bytes_) return {};
   const size_t wanted = std::min(align_up(needed, kCommitBytes), mapped_bytes_);
@@ -90,7 +114,7 @@ int32_t PagePool::take_lowest() {
       // Releasing must never allocate: destructors call it.
       free_.reserve(refs_.capacity());
     }
-    dirty_.push_back(false);
+    dirty_.push_back(static_cast<bool>(block_));  // a device's memory is not zero at first
     refs_.push_back(0);
     return static_cast<int32_t>(refs_.size() - 1);
   }
@@ -120,7 +144,7 @@ Result<std::vector<int32_t>> PagePool::allocate(int64_t count) {
   for (int64_t taken = 0; taken < count; ++taken) {
     const int32_t id = take_lowest();
     refs_[static_cast<size_t>(id)] = 1;
-    if (dirty_[static_cast<size_t>(id)]) std::memset(page(id), 0, page_bytes_);
+    if (dirty_[static_cast<size_t>(id)]) memory_->zero(page(id), page_bytes_);
     dirty_[static_cast<size_t>(id)] = true;
     ++used_;
     ids.push_back(id);

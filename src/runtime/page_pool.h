@@ -11,12 +11,16 @@
 #include <span>
 #include <vector>
 
+#include "core/memory.h"
+
 namespace tessera {
 
 class PagePool {
  public:
-  /// Reserves addresses for `capacity` pages; memory is taken when a page is first handed out.
-  static Result<std::shared_ptr<PagePool>> make(size_t page_bytes, int32_t capacity);
+  /// On the host, addresses are reserved for `capacity` pages and memory is taken when a page is
+  /// first handed out; a device's memory is taken at once. `memory` must outlive the pool.
+  static Result<std::shared_ptr<PagePool>> make(size_t page_bytes, int32_t capacity,
+                                                Memory& memory = host_memory());
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -25,6 +29,7 @@ class PagePool {
   std::byte* base() const { return base_; }
   std::byte* page(int32_t id) const { return base_ + static_cast<size_t>(id) * page_bytes_; }
   size_t page_bytes() const { return page_bytes_; }
+  Memory& memory() const { return *memory_; }
   int32_t capacity() const { return capacity_; }
 
   int32_t used() const;
@@ -37,13 +42,16 @@ class PagePool {
   void release(std::span<const int32_t> ids) noexcept;
 
  private:
-  PagePool(std::byte* base, size_t mapped_bytes, size_t page_bytes, int32_t capacity);
+  PagePool(Memory& memory, MemoryBlock block, std::byte* base, size_t mapped_bytes,
+           size_t page_bytes, int32_t capacity);
 
   Result<void> commit_up_to(int32_t pages);
   int32_t take_lowest();
   void free_page(int32_t id) noexcept;
   void return_memory(int32_t id) noexcept;
 
+  Memory* memory_;
+  MemoryBlock block_;  // a device's pages; empty on the host
   std::byte* base_;
   size_t mapped_bytes_;
   size_t page_bytes_;

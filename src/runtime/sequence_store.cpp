@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 namespace tessera {
 
@@ -35,7 +34,7 @@ Result<SequenceId> SequenceStore::take_slot() {
   for (size_t index = 0; index < sequences_.size(); ++index) {
     Sequence& sequence = sequences_[index];
     if (sequence.live) continue;
-    if (!sequence.slot) sequence.slot = SlotBuffer(layout_.slot_bytes());
+    if (!sequence.slot) sequence.slot = MemoryBlock(memory(), layout_.slot_bytes());
     sequence.live = true;
     ++num_live_;
     return static_cast<SequenceId>(index);
@@ -51,10 +50,9 @@ Result<SequenceId> SequenceStore::create() {
   Result<SequenceId> id = take_slot();
   if (!id) return id;
   std::byte* slot = at(*id).slot.data();
-  for_each_region(layout_, Storage::kSlot,
-                  [slot](const StateEntry&, int, size_t offset, size_t bytes) {
-                    std::memset(slot + offset, 0, bytes);
-                  });
+  for_each_piece(layout_, Storage::kSlot, [this, slot](size_t offset, size_t bytes) {
+    memory().zero(slot + offset, bytes);
+  });
   return id;
 }
 
@@ -66,16 +64,40 @@ void SequenceStore::destroy(SequenceId id) {
   --num_live_;
 }
 
+/// Copies page ids from index `first` on to where the ops read them.
+void SequenceStore::publish_pages(Sequence& sequence, size_t first) {
+  constexpr size_t kFirstEntries = 64;
+  const std::span<const int32_t> ids = sequence.pages.ids();
+  if (sequence.table.bytes() < ids.size_bytes()) {
+    const size_t bytes = std::max(2 * ids.size_bytes(), kFirstEntries * sizeof(int32_t));
+    sequence.table = MemoryBlock(memory(), bytes);
+    first = 0;
+  }
+  if (first >= ids.size()) return;
+  const std::span<const int32_t> changed = ids.subspan(first);
+  memory().copy_in(sequence.table.data() + first * sizeof(int32_t), changed.data(),
+                   changed.size_bytes());
+}
+
 Result<void> SequenceStore::reserve(SequenceId id, int64_t tokens) {
-  return at(id).pages.grow_to(pages_for(tokens));
+  Sequence& sequence = at(id);
+  const size_t held = sequence.pages.size();
+  Result<void> grown = sequence.pages.grow_to(pages_for(tokens));
+  if (sequence.pages.size() > held) publish_pages(sequence, held);
+  return grown;
 }
 
 Result<void> SequenceStore::prepare_write(SequenceId id, int64_t first_position) {
   assert(first_position >= 0);
   const auto first_page = static_cast<size_t>(first_position / ops::kPageTokens);
-  return at(id).pages.make_private(first_page, [this](const std::byte* from, std::byte* to) {
-    copy_regions(layout_, Storage::kPage, from, to);
+  Sequence& sequence = at(id);
+  bool copied = false;
+  auto done = sequence.pages.make_private(first_page, [&](const std::byte* from, std::byte* to) {
+    copy_regions(memory(), layout_, Storage::kPage, from, to);
+    copied = true;
   });
+  if (copied) publish_pages(sequence, first_page);
+  return done;
 }
 
 void SequenceStore::commit(SequenceId id, std::span<const int32_t> ids) {
@@ -95,14 +117,13 @@ bool SequenceStore::owns_pages(const Sequence& sequence, int64_t begin, int64_t 
 ops::RowSpan SequenceStore::span(SequenceId id, int row_begin, int num_rows) const {
   const Sequence& sequence = at(id);
   const int64_t position = length(id);
-  const std::span<const int32_t> pages = sequence.pages.ids();
-  assert(pages_for(position + num_rows) <= pages.size());
+  assert(pages_for(position + num_rows) <= sequence.pages.size());
   assert(num_rows == 0 || owns_pages(sequence, position, position + num_rows));
   return {.row_begin = row_begin,
           .num_rows = num_rows,
           .position = position,
           .slot = sequence.slot.data(),
-          .pages = pages.data()};
+          .pages = reinterpret_cast<const int32_t*>(sequence.table.data())};
 }
 
 Result<SequenceId> SequenceStore::adopt(std::vector<int32_t> tokens, const std::byte* slot,
@@ -110,9 +131,10 @@ Result<SequenceId> SequenceStore::adopt(std::vector<int32_t> tokens, const std::
   Result<SequenceId> id = take_slot();
   if (!id) return id;
   Sequence& sequence = at(*id);
-  copy_regions(layout_, Storage::kSlot, slot, sequence.slot.data());
+  copy_regions(memory(), layout_, Storage::kSlot, slot, sequence.slot.data());
   sequence.tokens = std::move(tokens);
   sequence.pages = std::move(pages);
+  publish_pages(sequence, 0);
   return id;
 }
 
@@ -123,8 +145,8 @@ Result<SequenceId> SequenceStore::fork(SequenceId id) {
 
 std::shared_ptr<const StateSnapshot> SequenceStore::snapshot(SequenceId id) const {
   const Sequence& source = at(id);
-  SlotBuffer slot(layout_.slot_bytes());
-  copy_regions(layout_, Storage::kSlot, source.slot.data(), slot.data());
+  MemoryBlock slot(memory(), layout_.slot_bytes());
+  copy_regions(memory(), layout_, Storage::kSlot, source.slot.data(), slot.data());
   return std::make_shared<const StateSnapshot>(source.tokens, std::move(slot),
                                                source.pages.share(committed_pages(source)));
 }

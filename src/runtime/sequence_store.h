@@ -58,14 +58,17 @@ class SequenceStore {
   struct Sequence {
     explicit Sequence(std::shared_ptr<PagePool> pool) : pages(std::move(pool)) {}
     bool live = false;
-    SlotBuffer slot{};
+    MemoryBlock slot{};
     PageList pages;
+    MemoryBlock table{};  // the page ids, where the ops read them
     std::vector<int32_t> tokens{};
   };
 
   const Sequence& at(SequenceId id) const;
   Sequence& at(SequenceId id);
   Result<SequenceId> take_slot();
+  void publish_pages(Sequence& sequence, size_t first);
+  Memory& memory() const { return pool_->memory(); }
   Result<SequenceId> adopt(std::vector<int32_t> tokens, const std::byte* slot, PageList pages);
   bool owns_pages(const Sequence& sequence, int64_t begin, int64_t end) const;
   size_t committed_pages(const Sequence& sequence) const;

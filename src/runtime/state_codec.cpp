@@ -234,17 +234,25 @@ Result<std::vector<int32_t>> read_tokens(Reader& reader, int64_t count, int voca
   return tokens;
 }
 
-void read_regions(Reader& reader, const StateLayout& layout, Storage storage, std::byte* to) {
-  for_each_region(layout, storage, [&](const StateEntry&, int, size_t offset, size_t bytes) {
-    reader.read(to + offset, bytes);
+/// `host` is scratch as large as the slot or page: the state may lie in a device's memory.
+void read_regions(Reader& reader, Memory& memory, const StateLayout& layout, Storage storage,
+                  std::vector<std::byte>& host, std::byte* to) {
+  for_each_piece(layout, storage, [&](size_t offset, size_t bytes) {
+    reader.read(host.data(), bytes);
+    memory.copy_in(to + offset, host.data(), bytes);
   });
 }
 
-void write_regions(Writer& writer, const StateLayout& layout, Storage storage,
-                   const std::byte* from) {
-  for_each_region(layout, storage, [&](const StateEntry&, int, size_t offset, size_t bytes) {
-    writer.write(from + offset, bytes);
+void write_regions(Writer& writer, Memory& memory, const StateLayout& layout, Storage storage,
+                   std::vector<std::byte>& host, const std::byte* from) {
+  for_each_piece(layout, storage, [&](size_t offset, size_t bytes) {
+    memory.copy_out(host.data(), from + offset, bytes);
+    writer.write(host.data(), bytes);
   });
+}
+
+std::vector<std::byte> host_buffer(const StateLayout& layout) {
+  return std::vector<std::byte>(std::max(layout.slot_bytes(), layout.page_bytes()));
 }
 
 }  // namespace
@@ -259,9 +267,11 @@ bool encode_state(const StateSnapshot& snapshot, const StateIdentity& identity,
   writer.write(&header, sizeof(header));
   writer.write(&table, sizeof(table));
   writer.write(tokens.data(), tokens.size() * sizeof(int32_t));
-  write_regions(writer, layout, Storage::kSlot, snapshot.slot());
+  const PagePool& pool = *snapshot.pages().pool();
+  std::vector<std::byte> host = host_buffer(layout);
+  write_regions(writer, pool.memory(), layout, Storage::kSlot, host, snapshot.slot());
   for (const int32_t id : snapshot.pages().ids())
-    write_regions(writer, layout, Storage::kPage, snapshot.pages().pool()->page(id));
+    write_regions(writer, pool.memory(), layout, Storage::kPage, host, pool.page(id));
   return writer.finish();
 }
 
@@ -285,9 +295,11 @@ Result<std::shared_ptr<const StateSnapshot>> decode_state(std::span<const std::b
   PageList pages(pool);
   if (Result<void> grown = pages.grow_to(pages_for(*num_tokens)); !grown)
     return fail(std::move(grown.error()));
-  SlotBuffer slot(layout.slot_bytes());
-  read_regions(reader, layout, Storage::kSlot, slot.data());
-  for (const int32_t id : pages.ids()) read_regions(reader, layout, Storage::kPage, pool->page(id));
+  MemoryBlock slot(pool->memory(), layout.slot_bytes());
+  std::vector<std::byte> host = host_buffer(layout);
+  read_regions(reader, pool->memory(), layout, Storage::kSlot, host, slot.data());
+  for (const int32_t id : pages.ids())
+    read_regions(reader, pool->memory(), layout, Storage::kPage, host, pool->page(id));
   return std::make_shared<const StateSnapshot>(std::move(*tokens), std::move(slot),
                                                std::move(pages));
 }

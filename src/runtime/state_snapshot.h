@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A frozen copy of a sequence after an exact number of tokens, and the memory of a slot.
+// A frozen copy of a sequence after an exact number of tokens, and walks over its parts.
 #pragma once
 
 #include <tessera/request.h>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
-#include <new>
 #include <vector>
 
-#include "core/arena.h"
+#include "core/memory.h"
 #include "model/state_layout.h"
 #include "runtime/page_pool.h"
 
@@ -31,10 +28,25 @@ void for_each_region(const StateLayout& layout, Storage storage, Fn&& fn) {
   }
 }
 
-inline void copy_regions(const StateLayout& layout, Storage storage, const std::byte* from,
-                         std::byte* to) {
+/// Calls fn(offset, bytes) for the same bytes in as few pieces as possible: on a device every piece
+/// is a copy of its own.
+template <class Fn>
+void for_each_piece(const StateLayout& layout, Storage storage, Fn&& fn) {
+  size_t begin = 0, end = 0;
   for_each_region(layout, storage, [&](const StateEntry&, int, size_t offset, size_t bytes) {
-    std::memcpy(to + offset, from + offset, bytes);
+    if (offset != end) {
+      if (end > begin) fn(begin, end - begin);
+      begin = offset;
+    }
+    end = offset + bytes;
+  });
+  if (end > begin) fn(begin, end - begin);
+}
+
+inline void copy_regions(Memory& memory, const StateLayout& layout, Storage storage,
+                         const std::byte* from, std::byte* to) {
+  for_each_piece(layout, storage, [&](size_t offset, size_t bytes) {
+    memory.copy(to + offset, from + offset, bytes);
   });
 }
 
@@ -43,30 +55,11 @@ constexpr size_t pages_for(int64_t tokens) {
   return static_cast<size_t>((tokens + ops::kPageTokens - 1) / ops::kPageTokens);
 }
 
-/// Cache-line aligned bytes, not initialised.
-class SlotBuffer {
- public:
-  SlotBuffer() = default;
-  explicit SlotBuffer(size_t bytes)
-      : data_(static_cast<std::byte*>(
-            std::aligned_alloc(kCacheLine, align_up(bytes == 0 ? 1 : bytes)))) {
-    if (!data_) throw std::bad_alloc();
-  }
-  std::byte* data() const { return data_.get(); }
-  explicit operator bool() const { return data_ != nullptr; }
-
- private:
-  struct Free {
-    void operator()(std::byte* bytes) const { std::free(bytes); }
-  };
-  std::unique_ptr<std::byte, Free> data_{};
-};
-
 /// Immutable. The slot parts are a copy, the pages are shared; the pool lives as long as the
 /// snapshot does, and any thread may drop it.
 class StateSnapshot {
  public:
-  StateSnapshot(std::vector<int32_t> tokens, SlotBuffer slot, PageList pages)
+  StateSnapshot(std::vector<int32_t> tokens, MemoryBlock slot, PageList pages)
       : tokens_(std::move(tokens)), slot_(std::move(slot)), pages_(std::move(pages)) {}
 
   /// Ids that the state has absorbed.
@@ -76,7 +69,7 @@ class StateSnapshot {
 
  private:
   std::vector<int32_t> tokens_;
-  SlotBuffer slot_;
+  MemoryBlock slot_;
   PageList pages_;
 };
 

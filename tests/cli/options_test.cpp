@@ -48,7 +48,7 @@ TEST_F(OptionsTest, RunKeepsWhatTheUserLeftOpen) {
   EXPECT_FALSE(args.max_tokens.has_value());
   EXPECT_TRUE(args.engine.model_dir.empty());
   EXPECT_EQ(args.engine.ops, OpsKind::kFast);
-  EXPECT_EQ(args.engine.cache_type, CacheType::kF32);
+  EXPECT_EQ(args.engine.cache_type, CacheType::kAuto);
 }
 
 TEST_F(OptionsTest, RunReadsEveryOption) {
@@ -86,7 +86,7 @@ TEST_F(OptionsTest, RunReadsEveryOption) {
                                  "64",
                                  "--ops",
                                  "reference",
-                                 "--cache-type",
+                                 "--kv-cache-dtype",
                                  "bf16",
                                  "--ignore-eos",
                                  "--stats",
@@ -188,7 +188,7 @@ TEST_F(OptionsTest, WrongUseEndsWithTwo) {
                                                                  {"frobnicate"},
                                                                  {"run", "surplus"},
                                                                  {"run", "--ops", "quick"},
-                                                                 {"run", "--cache-type", "f16"},
+                                                                 {"run", "--kv-cache-dtype", "f16"},
                                                                  {"run", "--temperature", "warm"},
                                                                  {"run", "--max-tokens", "-1"},
                                                                  {"run", "--threads", "-2"},

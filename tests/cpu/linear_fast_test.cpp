@@ -325,11 +325,17 @@ TEST(ExpertsFast, LongLaunchesRunInBlocksWithTheSameBits) {
   const auto run = [&](int first, int rows) {
     Arena scratch;
     std::vector<float> out(static_cast<size_t>(rows) * kHidden, kUntouched);
-    fast_experts(
-        {x.data() + first * kHidden, ids.data() + first * kTopK, weights.data() + first * kTopK,
-         shared.data() + first, std::span(experts).first(kExperts), experts.back(), out.data(),
-         rows, kTopK, ops::Role::kPrefill},
-        scratch);
+    fast_experts({.x = x.data() + first * kHidden,
+                  .ids = ids.data() + first * kTopK,
+                  .weights = weights.data() + first * kTopK,
+                  .shared_logit = shared.data() + first,
+                  .experts = std::span(experts).first(kExperts),
+                  .shared = experts.back(),
+                  .out = out.data(),
+                  .rows = rows,
+                  .top_k = kTopK,
+                  .role = ops::Role::kPrefill},
+                 scratch);
     return out;
   };
   const auto whole = run(0, kRows), tail = run(kRows - kTail, kTail);

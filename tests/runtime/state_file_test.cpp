@@ -168,7 +168,7 @@ TEST_F(StateFile, NamesThePartThatDiffers) {
 
 TEST_F(StateFile, RefusesAnotherGeometry) {
   StateOptions bf16 = kOptions, shallow = kOptions, plain = kOptions;
-  bf16.cache_type = CacheType::kBF16;
+  bf16.cache = DType::kBF16;
   shallow.max_draft = 0;
   plain.draft_layer = false;
   for (const StateOptions& options : {bf16, shallow, plain}) {

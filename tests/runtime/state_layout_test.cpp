@@ -63,7 +63,7 @@ TEST(StateLayout, RingsOfTheReleasedModel) {
 TEST(StateLayout, SizesOfTheReleasedModel) {
   constexpr size_t kKib = 1024;
   const StateLayout layout =
-      make(released_config(), {.cache_type = CacheType::kBF16, .draft_layer = true});
+      make(released_config(), {.cache = DType::kBF16, .draft_layer = true});
   EXPECT_EQ(layout.entry(StatePart::kKeys).layers.size(), 13U);
   EXPECT_EQ(layout.entry(StatePart::kKeys).entry_bytes, 64 * kKib);
   EXPECT_EQ(layout.entry(StatePart::kValues).entry_bytes, 64 * kKib);
@@ -76,8 +76,8 @@ TEST(StateLayout, SizesOfTheReleasedModel) {
 }
 
 TEST(StateLayout, CacheTypeDecidesKeysAndValuesOnly) {
-  const StateLayout wide = make(released_config(), {.cache_type = CacheType::kF32});
-  const StateLayout narrow = make(released_config(), {.cache_type = CacheType::kBF16});
+  const StateLayout wide = make(released_config(), {.cache = DType::kF32});
+  const StateLayout narrow = make(released_config(), {.cache = DType::kBF16});
   for (const StatePart part : {StatePart::kKeys, StatePart::kValues})
     EXPECT_EQ(wide.entry(part).entry_bytes, 2 * narrow.entry(part).entry_bytes);
   EXPECT_EQ(wide.entry(StatePart::kIndexKeys).entry_bytes,
@@ -164,7 +164,7 @@ TEST_P(StateLayoutOptions, RingsHoldAVerifyPassAndItsReach) {
 INSTANTIATE_TEST_SUITE_P(All, StateLayoutOptions,
                          testing::Values(StateOptions{}, StateOptions{.max_draft = 0},
                                          StateOptions{.max_draft = 63, .draft_layer = true},
-                                         StateOptions{.cache_type = CacheType::kBF16,
+                                         StateOptions{.cache = DType::kBF16,
                                                       .max_draft = 3,
                                                       .draft_layer = true}));
 

@@ -13,8 +13,8 @@ void fast_combine(const ops::CombineArgs& args) {
   parallel_for(args.rows * branches, grain_for(args.hidden), [&](int64_t begin, int64_t end, int) {
     for (int64_t piece = begin; piece < end; ++piece) {
       const float gate = kInjectScale * vector_sigmoid(args.inject[piece]);
-      add_scaled(gate, floats(args.out) + piece / branches * args.hidden, floats(args.wide) + piece * args.hidden,
-                 args.hidden);
+      add_scaled(gate, floats(args.out) + piece / branches * args.hidden,
+                 floats(args.wide) + piece * args.hidden, args.hidden);
     }
   });
 }

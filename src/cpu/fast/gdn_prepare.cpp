@@ -27,8 +27,8 @@ class Taps {
     const auto row = static_cast<int>(launch_row - chunk.span->row_begin);
     int lag = args_.shape.conv_kernel;
     for (const float*& tap : rows_) {
-      tap = lagged_row(*chunk.span, args_.conv_ring, row, --lag, floats(args_.qkv), args_.shape.channels(),
-                       zeros);
+      tap = lagged_row(*chunk.span, args_.conv_ring, row, --lag, floats(args_.qkv),
+                       args_.shape.channels(), zeros);
     }
   }
 

@@ -32,7 +32,8 @@ void gdn_run_recurrence(const ops::GdnArgs& args, const GdnWindow& window,
       step.key_query = prepared.key_query[row * shape.key_heads + at.key_head];
       step.decay = std::exp(prepared.log_decay[gate]);
       step.beta = prepared.beta[gate];
-      step.out = floats(args.out) + (launch_row * shape.value_heads + head) * shape.value_dim + column;
+      step.out =
+          floats(args.out) + (launch_row * shape.value_heads + head) * shape.value_dim + column;
       row_kernels().delta_step(step);
     }
   }

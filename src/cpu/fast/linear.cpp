@@ -171,8 +171,8 @@ void linear_run(std::span<const LinearJob> jobs, int rows, ops::Role role, Arena
 void fast_linear(const ops::LinearArgs& args, Arena& scratch) {
   std::vector<LinearJob> jobs;
   for (const ops::LinearPart& part : args.parts)
-    jobs.push_back(
-        {part.weight, floats(args.x), part.weight.in_features, floats(part.y), part.weight.out_features});
+    jobs.push_back({part.weight, floats(args.x), part.weight.in_features, floats(part.y),
+                    part.weight.out_features});
   linear_run(jobs, args.rows, args.role, scratch);
 }
 

@@ -103,8 +103,9 @@ class Attention {
         (row.span->row_begin + row.row) * int64_t{args_.shape.heads} + heads.first;
     for (int head = 0; head < heads.count; ++head) {
       const int64_t at = first + head;
-      gate_row(state.out + head * dim, 1.0F / state.sum[head], floats(args_.q_gate) + (2 * at + 1) * dim,
-               floats(args_.out) + at * dim, args_.shape.head_dim);
+      gate_row(state.out + head * dim, 1.0F / state.sum[head],
+               floats(args_.q_gate) + (2 * at + 1) * dim, floats(args_.out) + at * dim,
+               args_.shape.head_dim);
     }
   }
 

@@ -73,7 +73,8 @@ const float* raw_key(const ops::QsaFrontArgs& args, const ops::RowSpan& span, in
   }
   const ops::QsaShape& shape = args.shape;
   const int64_t row = span.row_begin + token - span.position;
-  return floats(args.index_qk) + (row * (shape.index_heads + 1) + shape.index_heads) * shape.index_dim;
+  return floats(args.index_qk) +
+         (row * (shape.index_heads + 1) + shape.index_heads) * shape.index_dim;
 }
 
 const int32_t* position_of(const ops::QsaFrontArgs& args, const ops::RowSpan& span, int64_t token) {

@@ -111,7 +111,8 @@ void score_page(const ops::QsaSelectArgs& args, const Group& group, const Sizes&
           {.keys = keys,
            .count = count,
            .dim = shape.index_dim,
-           .queries = floats(args.index_q) + (first_row + row) * shape.index_heads * shape.index_dim,
+           .queries =
+               floats(args.index_q) + (first_row + row) * shape.index_heads * shape.index_dim,
            .heads = shape.index_heads,
            .scale = scale,
            .scores = scores + static_cast<size_t>(row) * sizes.max_blocks,

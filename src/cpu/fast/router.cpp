@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Router: two products, then exact top-k in a total order, so ties and NaN never depend on the machine.
+// Router: two products, then exact top-k in a total order, so ties and NaN never depend on the
+// machine.
 #include <algorithm>
 #include <array>
 #include <cmath>

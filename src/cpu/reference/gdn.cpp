@@ -100,8 +100,8 @@ void run_head(const ops::GdnArgs& args, const ops::RowSpan& span, const float* c
 void run_span(const ops::GdnArgs& args, const ops::RowSpan& span) {
   const auto channels = static_cast<size_t>(args.shape.channels());
   const History<float> inputs(span, args.conv_ring,
-                              floats(args.qkv) + static_cast<size_t>(span.row_begin) * channels, channels,
-                              channels);
+                              floats(args.qkv) + static_cast<size_t>(span.row_begin) * channels,
+                              channels, channels);
   std::vector<float> convolved(static_cast<size_t>(span.num_rows) * channels);
   for (int row = 0; row < span.num_rows; ++row)
     convolve(args, inputs, span.position + row, &convolved[static_cast<size_t>(row) * channels]);

@@ -17,7 +17,8 @@ void embed(const ops::EmbedArgs& args) {
 }
 
 void linear(const ops::LinearArgs& args) {
-  for (const ops::LinearPart& part : args.parts) product(floats(args.x), args.rows, part.weight, floats(part.y));
+  for (const ops::LinearPart& part : args.parts)
+    product(floats(args.x), args.rows, part.weight, floats(part.y));
 }
 
 }  // namespace tessera::cpu::reference

@@ -48,7 +48,8 @@ void add_delta(const ops::PleMixArgs& args, const History<float>& inputs, const 
       if (x != nullptr) sum += double{x[col]} * double{args.conv_weight[col * taps + tap]};
     }
     const double delta = double{value[col]} + silu(sum);
-    floats(args.wide)[row * wide + col] = static_cast<float>(double{floats(args.wide)[row * wide + col]} + delta);
+    floats(args.wide)[row * wide + col] =
+        static_cast<float>(double{floats(args.wide)[row * wide + col]} + delta);
     if (args.delta != nullptr) floats(args.delta)[row * wide + col] = static_cast<float>(delta);
   }
 }

@@ -56,7 +56,8 @@ void attend_head(const ops::QsaAttendArgs& args, const ops::RowSpan& span, size_
   std::vector<double> weights(tokens.size());
   for_each_cached(
       args.cache.keys, span, kv_head, shape.head_dim, tokens, [&](size_t entry, const float* key) {
-        weights[entry] = dot(floats(args.q) + at * dim, key, shape.head_dim) / std::sqrt(shape.head_dim);
+        weights[entry] =
+            dot(floats(args.q) + at * dim, key, shape.head_dim) / std::sqrt(shape.head_dim);
       });
   softmax(weights);
   std::vector<double> sum(dim, 0.0);

@@ -43,8 +43,9 @@ void write_queries(const ops::QsaFrontArgs& args, size_t row) {
   const size_t packed_row = row * static_cast<size_t>(shape.index_heads + 1);
   for (int head = 0; head < shape.index_heads; ++head) {
     const size_t at = row * static_cast<size_t>(shape.index_heads) + static_cast<size_t>(head);
-    norm_and_rotate(args, floats(args.index_qk) + (packed_row + static_cast<size_t>(head)) * index_dim,
-                    args.index_q_norm, shape.index_dim, position, floats(args.index_q) + at * index_dim);
+    norm_and_rotate(
+        args, floats(args.index_qk) + (packed_row + static_cast<size_t>(head)) * index_dim,
+        args.index_q_norm, shape.index_dim, position, floats(args.index_q) + at * index_dim);
   }
 }
 
@@ -57,8 +58,8 @@ void write_keys_values(const ops::QsaFrontArgs& args, const ops::RowSpan& span, 
   std::vector<float> key(dim);
   for (int head = 0; head < shape.kv_heads; ++head) {
     const size_t at = (row * static_cast<size_t>(shape.kv_heads) + static_cast<size_t>(head)) * dim;
-    norm_and_rotate(args, floats(args.k) + at, args.k_norm, shape.head_dim, args.positions + row * kAxes,
-                    key.data());
+    norm_and_rotate(args, floats(args.k) + at, args.k_norm, shape.head_dim,
+                    args.positions + row * kAxes, key.data());
     const size_t cell = (static_cast<size_t>(head) * ops::kPageTokens +
                          static_cast<size_t>(token % ops::kPageTokens)) *
                         dim;
@@ -94,8 +95,8 @@ void run_span(const ops::QsaFrontArgs& args, const ops::RowSpan& span) {
   const auto index_heads = static_cast<size_t>(args.shape.index_heads);
   const size_t packed = (index_heads + 1) * index_dim;
   const History<float> raw(span, args.cache.raw_keys,
-                           floats(args.index_qk) + first_row * packed + index_heads * index_dim, packed,
-                           index_dim);
+                           floats(args.index_qk) + first_row * packed + index_heads * index_dim,
+                           packed, index_dim);
   const History<int32_t> positions(span, args.cache.positions, args.positions + first_row * kAxes,
                                    kAxes, kAxes);
   for (int row = 0; row < span.num_rows; ++row) {

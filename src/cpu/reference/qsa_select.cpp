@@ -27,7 +27,8 @@ std::vector<float> score_all(const ops::QsaSelectArgs& args, const ops::RowSpan&
                              int64_t num_blocks) {
   const auto dim = static_cast<size_t>(args.shape.index_dim);
   const ops::PageRef& cache = args.cache.index_keys;
-  const float* queries = floats(args.index_q) + row * static_cast<size_t>(args.shape.index_heads) * dim;
+  const float* queries =
+      floats(args.index_q) + row * static_cast<size_t>(args.shape.index_heads) * dim;
   std::vector<float> scores(static_cast<size_t>(num_blocks)), key(dim);
   for (int64_t block = 0; block < num_blocks; ++block) {
     const std::byte* page = page_of(cache, span, block * args.shape.block);

@@ -13,9 +13,9 @@ class ReferenceOps final : public ops::Ops {
 
   std::vector<ops::KernelNote> kernels() const override {
     std::vector<ops::KernelNote> notes;
-    for (const char* op : {"embed", "linear", "mixer", "combine", "gdn", "ngram_ids",
-                           "ngram_gather", "ple_mix", "qsa_front", "qsa_select", "qsa_attend",
-                           "router", "experts", "finish"})
+    for (const char* op :
+         {"embed", "linear", "mixer", "combine", "gdn", "ngram_ids", "ngram_gather", "ple_mix",
+          "qsa_front", "qsa_select", "qsa_attend", "router", "experts", "finish"})
       notes.push_back({op, "plain loops, double accumulation", "the oracle was asked for"});
     return notes;
   }
