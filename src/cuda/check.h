@@ -18,8 +18,8 @@ class CudaError : public std::runtime_error {
   cudaError_t status_;
 };
 
-inline void check(cudaError_t status, const std::source_location& at =
-                                          std::source_location::current()) {
+inline void check(cudaError_t status,
+                  const std::source_location& at = std::source_location::current()) {
   if (status != cudaSuccess) [[unlikely]]
     throw CudaError(status, at);
 }

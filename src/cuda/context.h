@@ -26,8 +26,8 @@ class Context {
   bool pdl() const { return pdl_; }
 
   /// Device memory for the intermediate results of one op, 256-byte aligned. Every call of an op
-  /// gets the same region again, so a kernel may write it only after wait_for_inputs(). Contents are
-  /// arbitrary. Several pieces: take them from one call.
+  /// gets the same region again, so a kernel may write it only after wait_for_inputs(). Contents
+  /// are arbitrary. Several pieces: take them from one call.
   virtual void* scratch(size_t bytes) = 0;
   /// Device memory that is zero once and then belongs to the caller for good: arrival counters and
   /// the like. `tag` names the owner (the address of a constant of the op); same tag, same memory.
