@@ -15,6 +15,7 @@
 
 #include "core/arena.h"
 #include "core/bandwidth.h"
+#include "core/huge_buffer.h"
 #include "core/parallel.h"
 #include "cpu/fast/fast_kernels.h"
 #include "cpu/fast/linear_kernels.h"
@@ -117,7 +118,7 @@ class WeightPool {
   DType dtype() const { return dtype_; }
 
  private:
-  std::vector<unsigned char> bytes_;
+  HugeBuffer bytes_;
   std::vector<float> scale_;
   size_t next_ = 0;
   DType dtype_ = DType::kBF16;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams through buffers larger than the caches, on every thread, and keeps the best rate.
+// Streams through buffers larger than the caches, on every thread, and keeps the median rate.
 #include "core/bandwidth.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
+#include "core/huge_buffer.h"
 #include "core/parallel.h"
 
 namespace tessera {
@@ -25,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 using Line = uint64_t __attribute__((vector_size(64)));
 
 /// Sum of all words, in four independent chains of one cache line each.
-uint64_t sum_words(const unsigned char* from, size_t bytes) {
+uint64_t sum_words(const std::byte* from, size_t bytes) {
   constexpr size_t kChains = 4, kWords = sizeof(Line) / sizeof(uint64_t);
   Line sum[kChains] = {};
   for (size_t offset = 0; offset + sizeof(sum) <= bytes; offset += sizeof(sum)) {
@@ -41,9 +42,9 @@ uint64_t sum_words(const unsigned char* from, size_t bytes) {
   return total;
 }
 
-std::unique_ptr<unsigned char[]> touched_buffer() {
-  auto buffer = std::make_unique_for_overwrite<unsigned char[]>(kBufferBytes);
-  std::memset(buffer.get(), 1, kBufferBytes);
+HugeBuffer touched_buffer() {
+  HugeBuffer buffer(kBufferBytes);
+  std::memset(buffer.data(), 1, kBufferBytes);
   return buffer;
 }
 
@@ -78,7 +79,7 @@ double measure_read_bandwidth(int threads) {
   const auto buffer = touched_buffer();
   std::atomic<uint64_t> sink{0};
   return median_rate(threads,
-                     [&](size_t offset) { sink += sum_words(buffer.get() + offset, kPassBytes); });
+                     [&](size_t offset) { sink += sum_words(buffer.data() + offset, kPassBytes); });
 }
 
 double measure_copy_bandwidth(int threads) {
@@ -86,7 +87,7 @@ double measure_copy_bandwidth(int threads) {
   const auto source = touched_buffer();
   const auto target = touched_buffer();
   return kReadAndWritten * median_rate(threads, [&](size_t offset) {
-           std::memcpy(target.get() + offset, source.get() + offset, kPassBytes);
+           std::memcpy(target.data() + offset, source.data() + offset, kPassBytes);
          });
 }
 

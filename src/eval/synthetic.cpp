@@ -2,6 +2,7 @@
 // Fills the released geometry from a counter-based generator.
 #include "eval/synthetic.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/arena.h"
@@ -81,8 +82,14 @@ class Filler {
 
  private:
   std::byte* take(size_t bytes) {
-    model_.storage.emplace_back(align_up(bytes));
-    return model_.storage.back().data();
+    const size_t wanted = align_up(bytes);
+    if (model_.storage.empty() || used_ + wanted > model_.storage.back().size()) {
+      model_.storage.emplace_back(std::max(wanted, kChunkBytes));
+      used_ = 0;
+    }
+    std::byte* result = model_.storage.back().data() + used_;
+    used_ += wanted;
+    return result;
   }
 
   void fill(std::byte* bytes, size_t count, uint64_t keep, uint64_t set) {
@@ -102,7 +109,10 @@ class Filler {
     });
   }
 
+  static constexpr size_t kChunkBytes = size_t{64} << 20;
+
   SyntheticModel& model_;
+  size_t used_ = 0;  // of the last chunk
   uint64_t next_stream_ = 1;
 };
 

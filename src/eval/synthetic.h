@@ -4,9 +4,9 @@
 #pragma once
 
 #include <tessera/bench.h>
-#include <cstddef>
 #include <vector>
 
+#include "core/huge_buffer.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -15,7 +15,7 @@ namespace tessera {
 struct SyntheticModel {
   ModelConfig config{};
   ModelWeights weights{};
-  std::vector<std::vector<std::byte>> storage{};  // owns what `weights` points to
+  std::vector<HugeBuffer> storage{};  // owns what `weights` points to
 };
 
 /// kBf16: every weight BF16. kFp8: routed experts E4M3 with 128x128 scales, the rest BF16.

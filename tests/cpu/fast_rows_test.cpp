@@ -247,8 +247,8 @@ TEST(SelectTop, AgreesWithSortingForAnyTies) {
     std::vector<float> scores;
     for (const size_t pick : picks) scores.push_back(alphabet[pick]);
     const auto count = static_cast<int>(scores.size());
-    const int k = *rc::gen::inRange(1, count);
-    std::vector<uint32_t> keys(2 * scores.size());
+    const int k = *rc::gen::inRange(1, count + 1);
+    std::vector<uint32_t> keys(scores.size());
     std::vector<int32_t> ids(size(k));
     select_top(scores.data(), count, k, keys.data(), ids.data());
     RC_ASSERT(ids == top_by_sorting(scores, k));
@@ -319,6 +319,20 @@ TEST_P(ThreadsTest, SelectionAndAttentionHaveTheSameBits) {
       ASSERT_EQ(data.blocks, blocks) << threads;
       ASSERT_TRUE(same_bits(data.out, out)) << threads;
     }
+  }
+}
+
+TEST_P(ThreadsTest, TiesInSeveralSharesGoToTheLowerBlock) {
+  QsaCase data(2, 1500, GetParam());
+  std::fill(data.index_q.begin(), data.index_q.end(), 0.0F);
+  std::vector<int32_t> first(2 * size_t{QsaCase::kBudget});
+  for (size_t at = 0; at < first.size(); ++at)
+    first[at] = static_cast<int32_t>(at % QsaCase::kBudget);
+  Arena scratch;
+  for (const int threads : {1, 2, 3, 16}) {
+    set_num_threads(threads);
+    data.run(scratch);
+    ASSERT_EQ(data.blocks, first) << threads;
   }
 }
 

@@ -128,11 +128,16 @@ void run_decode(const Block& block, Arena& scratch) {
       double{1} * block.entries / static_cast<double>(block.groups.size());
   const auto each = [&](const std::vector<Piece>& pieces, auto&& run) {
     const double work = double{kPieceRows} * block.hidden * rows_per_group;
-    parallel_for(static_cast<int64_t>(pieces.size()), grain_for(work),
-                 [&](int64_t begin, int64_t end, int) {
-                   for (int64_t index = begin; index < end; ++index)
-                     run(pieces[static_cast<size_t>(index)]);
-                 });
+    parallel_for(
+        static_cast<int64_t>(pieces.size()), grain_for(work), [&](int64_t begin, int64_t end, int) {
+          // Neighbours of one expert are run as one: long streams of weights.
+          for (int64_t index = begin; index < end;) {
+            Piece piece = pieces[static_cast<size_t>(index)];
+            for (; index < end && pieces[static_cast<size_t>(index)].group == piece.group; ++index)
+              piece.last = pieces[static_cast<size_t>(index)].last;
+            run(piece);
+          }
+        });
   };
   each(cut_pieces(block, false), [&](const Piece& piece) {
     const auto [expert, begin, end] = *piece.group;

@@ -11,7 +11,7 @@
 namespace tessera::cpu {
 namespace {
 
-/// Weight rows of a piece that stay in the L2 cache while further activation rows pass.
+/// Weight rows of a piece that stay in the L2 cache while further chunks of activation rows pass.
 constexpr int kDotPiece = 64;
 /// Activation rows whose pointers are gathered at once.
 constexpr int kRowChunk = 64;
@@ -37,14 +37,15 @@ WeightView view_of(const ops::LinearWeight& weight) {
 void dot_share(const LinearJob& job, int first, int last, int rows) {
   const float* x[kRowChunk];
   float* y[kRowChunk];
-  for (int piece = first; piece < last; piece += kDotPiece) {
+  const int step = rows > kRowChunk ? kDotPiece : last - first;  // long streams of weights
+  for (int piece = first; piece < last; piece += step) {
     for (int row = 0; row < rows; row += kRowChunk) {
       const int count = std::min(kRowChunk, rows - row);
       for (int index = 0; index < count; ++index) {
         x[index] = job.x + (row + index) * job.x_stride;
         y[index] = job.y + (row + index) * job.y_stride;
       }
-      dot_rows({job.weight, piece, std::min(piece + kDotPiece, last), x, y, count});
+      dot_rows({job.weight, piece, std::min(piece + step, last), x, y, count});
     }
   }
 }

@@ -10,10 +10,10 @@
 namespace tessera::cpu {
 namespace {
 
-inline constexpr int kDotBlock = 4;    // weight rows read side by side
+inline constexpr int kDotBlock = 4;    // weight rows read side by side, each from its own stream
 inline constexpr int kMaxDotRows = 4;  // activation rows that share one pass over the weights
 inline constexpr int kLineBytes = 64;  // of a cache line
-inline constexpr int64_t kPrefetchBytes = 16384;
+inline constexpr int kPrefetchBytes = 4096;
 inline constexpr int kPrefetchLevel = 2;  // into the second-level cache
 
 /// Weight rows of a tile: sums (twice with scales), activations and a weight fit the registers.
@@ -86,19 +86,18 @@ template <class W, int kSteps>
   for (int step = 0; step < kSteps; ++step) out[step] = W::decode(line + step * kLanes * W::kBytes);
 }
 
-/// Elements [begin, end), whole cache lines of weights. Short rows start so often that the hardware
-/// never learns where they are, so each step asks for lines of a later block, in address order:
-/// its kN rows are contiguous.
+/// Elements [begin, end), whole cache lines of weights. With one activation row the loads run far
+/// enough ahead for the hardware to follow the streams, and asking would take miss buffers from
+/// them; with more rows arithmetic fills the processor's window, so each line is asked for.
 template <class W, int kN, int kR>
 [[gnu::always_inline]] inline void dot_lines(const DotInput<kN, kR>& input, int begin, int end,
-                                             int64_t ahead, DotSums<kN, kR>& sums, Codes& most) {
+                                             DotSums<kN, kR>& sums, Codes& most) {
   constexpr int kLine = kLineBytes / W::kBytes, kSteps = kLine / kLanes;
-  const unsigned char* next = input.weight[0] + ahead;
   for (int k = begin; k < end; k += kLine) {
     Vec w[kN][kSteps];
     for (int n = 0; n < kN; ++n) {
       const unsigned char* line = input.weight[n] + int64_t{k} * W::kBytes;
-      __builtin_prefetch(next + int64_t{k} * W::kBytes * kN + n * kLineBytes, 0, kPrefetchLevel);
+      if constexpr (kR > 1) __builtin_prefetch(line + kPrefetchBytes, 0, kPrefetchLevel);
       decode_line<W>(line, w[n], most);
     }
     for (int step = 0; step < kSteps; ++step)
@@ -152,16 +151,15 @@ template <class W, int kN, int kR>
   }
 }
 
-/// Weight rows [first, first + kN) times activation rows [row, row + kR).
+/// kN weight rows from `first`, `apart` rows from each other, times activation rows
+/// [row, row + kR).
 template <class W, int kN, int kR>
-[[gnu::noinline]] void dot_tile(const DotTask& task, int first, int row) {
+[[gnu::noinline]] void dot_tile(const DotTask& task, int first, int apart, int row) {
   const WeightView& weight = task.weight;
   const int depth = weight.in_features;
-  const int64_t block_bytes = kDotBlock * weight.row_bytes;
-  const int64_t blocks_ahead = block_bytes > 0 ? (kPrefetchBytes - 1) / block_bytes + 1 : 0;
-  const int64_t ahead = blocks_ahead * block_bytes;
   DotInput<kN, kR> input;
-  for (int n = 0; n < kN; ++n) input.weight[n] = weight.data + (first + n) * weight.row_bytes;
+  for (int n = 0; n < kN; ++n)
+    input.weight[n] = weight.data + (first + n * apart) * weight.row_bytes;
   for (int r = 0; r < kR; ++r) input.x[r] = task.x[row + r];
   DotSums<kN, kR> sums;
   Codes most = {};
@@ -169,17 +167,17 @@ template <class W, int kN, int kR>
   if constexpr (W::kScaled) {
     const float* scale[kN];
     for (int n = 0; n < kN; ++n)
-      scale[n] = weight.scale + (first + n) / kScaleSide * weight.scale_cols;
+      scale[n] = weight.scale + (first + n * apart) / kScaleSide * weight.scale_cols;
     const int blocks = depth / kScaleSide;
     for (int index = 0; index < blocks; ++index) {
       DotSums<kN, kR> block;
-      dot_lines<W>(input, index * kScaleSide, (index + 1) * kScaleSide, ahead, block, most);
+      dot_lines<W>(input, index * kScaleSide, (index + 1) * kScaleSide, block, most);
       fold<W>(block, scale, index, sums);
     }
     if (blocks * kScaleSide < depth) {
       const int whole = depth - depth % kLineBytes;
       DotSums<kN, kR> block;
-      dot_lines<W>(input, blocks * kScaleSide, whole, ahead, block, most);
+      dot_lines<W>(input, blocks * kScaleSide, whole, block, most);
       dot_rest<W>(input, whole, depth, block);
       fold<W>(block, scale, blocks, sums);
       for (int n = 0; n < kN; ++n)
@@ -188,38 +186,41 @@ template <class W, int kN, int kR>
     suspect = suspect || any_nan(most);
   } else {
     const int whole = depth - depth % (kLineBytes / W::kBytes);
-    dot_lines<W>(input, 0, whole, ahead, sums, most);
+    dot_lines<W>(input, 0, whole, sums, most);
     dot_rest<W>(input, whole, depth, sums);
   }
   for (int n = 0; n < kN; ++n)
-    for (int r = 0; r < kR; ++r) task.y[row + r][first + n] = sum_lanes(sums.at[n][r]);
+    for (int r = 0; r < kR; ++r) task.y[row + r][first + n * apart] = sum_lanes(sums.at[n][r]);
   if (suspect) [[unlikely]]
     for (int n = 0; n < kN; ++n)
       if (has_nan(input.weight[n], depth))
-        for (int r = 0; r < kR; ++r) task.y[row + r][first + n] = __builtin_nanf("");
+        for (int r = 0; r < kR; ++r) task.y[row + r][first + n * apart] = __builtin_nanf("");
 }
 
-/// `count` weight rows from `first` and kR activation rows.
+/// `count` weight rows from `first`, `apart` rows from each other, and kR activation rows.
 template <class W, int kR>
-void dot_block(const DotTask& task, int first, int count, int row) {
+void dot_block(const DotTask& task, int first, int apart, int count, int row) {
   constexpr int kN = tile_weights<W, kR>();
   int n = 0;
-  for (; n + kN <= count; n += kN) dot_tile<W, kN, kR>(task, first + n, row);
-  for (; n < count; ++n) dot_tile<W, 1, kR>(task, first + n, row);
+  for (; n + kN <= count; n += kN) dot_tile<W, kN, kR>(task, first + n * apart, apart, row);
+  for (; n < count; ++n) dot_tile<W, 1, kR>(task, first + n * apart, apart, row);
 }
 
-/// All activation rows pass over a block of weight rows while it is in cache.
+/// The rows of a block are as far apart as the task allows, so that each of them is followed in
+/// memory by the same row of the next block: kDotBlock long streams. All activation rows pass over
+/// a block while it is in cache.
 template <class W>
 void dot_typed(const DotTask& task) {
-  for (int first = task.first; first < task.last; first += kDotBlock) {
-    const int count = task.last - first < kDotBlock ? task.last - first : kDotBlock;
+  const int apart = (task.last - task.first + kDotBlock - 1) / kDotBlock;
+  for (int first = task.first; first < task.first + apart; ++first) {
+    const int count = (task.last - first + apart - 1) / apart;
     int row = 0;
     for (; row + kMaxDotRows <= task.rows; row += kMaxDotRows)
-      dot_block<W, kMaxDotRows>(task, first, count, row);
+      dot_block<W, kMaxDotRows>(task, first, apart, count, row);
     switch (task.rows - row) {
-      case 3: dot_block<W, 3>(task, first, count, row); break;
-      case 2: dot_block<W, 2>(task, first, count, row); break;
-      case 1: dot_block<W, 1>(task, first, count, row); break;
+      case 3: dot_block<W, 3>(task, first, apart, count, row); break;
+      case 2: dot_block<W, 2>(task, first, apart, count, row); break;
+      case 1: dot_block<W, 1>(task, first, apart, count, row); break;
       default: break;
     }
   }

@@ -36,11 +36,13 @@ struct Sizes {
 
 /// Per-thread buffers of scoring, and of one group's scores.
 struct Workspace {
-  float* keys = nullptr;      // [page_blocks, index_dim]
-  float* products = nullptr;  // [page_blocks, lanes]
-  float* packed = nullptr;    // [index_dim, lanes]
-  float* scores = nullptr;    // [group_rows, max_blocks]
-  uint32_t* order = nullptr;  // [2, max_blocks]
+  float* keys = nullptr;              // [page_blocks, index_dim]
+  float* products = nullptr;          // [page_blocks, lanes]
+  float* packed = nullptr;            // [index_dim, lanes]
+  float* scores = nullptr;            // [group_rows, max_blocks]
+  uint32_t* order = nullptr;          // [max_blocks]
+  int32_t* candidates = nullptr;      // [max_blocks]
+  float* candidate_scores = nullptr;  // [max_blocks]
 };
 
 int64_t visible_blocks(const ops::QsaSelectArgs& args, const ops::RowSpan& span, int row) {
@@ -187,6 +189,8 @@ class Selection {
     if (groups_.empty()) return;
     set_sizes();
     for (int thread = 0; thread < num_threads(); ++thread) work_.push_back(take(scratch));
+    best_ = scratch.take<int32_t>(work_.size() * static_cast<size_t>(sizes_.group_rows) *
+                                  (static_cast<size_t>(args.budget_blocks) + 1));
   }
 
   void run() {
@@ -221,7 +225,9 @@ class Selection {
     work.products = scratch.take<float>(blocks * lanes);
     work.packed = scratch.take<float>(dim * lanes);
     work.scores = scratch.take<float>(static_cast<size_t>(sizes_.group_rows) * sizes_.max_blocks);
-    work.order = scratch.take<uint32_t>(2 * sizes_.max_blocks);
+    work.order = scratch.take<uint32_t>(sizes_.max_blocks);
+    work.candidates = scratch.take<int32_t>(sizes_.max_blocks);
+    work.candidate_scores = scratch.take<float>(sizes_.max_blocks);
     return work;
   }
 
@@ -242,29 +248,77 @@ class Selection {
     });
   }
 
-  /// Few groups (decode): threads share the pages of a group, then its rows.
+  /// Few groups (decode): threads share the pages of a group, and each takes the best blocks of its
+  /// part; a row's best blocks are among those, whatever the parts.
   void run_shared(const Group& group) {
     constexpr int64_t kPageGrain = 8;
     float* packed = work_[0].packed;
     float* scores = work_[0].scores;
     pack_queries(args_, group, sizes_.lanes, packed);
-    parallel_for(pages_of(args_, group, sizes_), kPageGrain,
-                 [&](int64_t begin, int64_t end, int thread) {
-                   score_pages(args_, group, sizes_, begin, end, packed,
-                               work_[static_cast<size_t>(thread)], scores);
-                 });
+    const int64_t pages = pages_of(args_, group, sizes_);
+    const int64_t parts = std::min<int64_t>(num_threads(), (pages + kPageGrain - 1) / kPageGrain);
+    parallel_for(parts, 1, [&](int64_t begin, int64_t end, int thread) {
+      const Workspace& work = work_[static_cast<size_t>(thread)];
+      for (int64_t part = begin; part < end; ++part) {
+        const int64_t first = pages * part / parts, last = pages * (part + 1) / parts;
+        score_pages(args_, group, sizes_, first, last, packed, work, scores);
+        for (int row = 0; row < group.rows; ++row)
+          choose_part(group, row, first * sizes_.page_blocks, last * sizes_.page_blocks, work.order,
+                      best_of(part, row));
+      }
+    });
     parallel_for(group.rows, 1, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t row = begin; row < end; ++row)
-        choose(args_, group, static_cast<int>(row),
-               scores + static_cast<size_t>(row) * sizes_.max_blocks,
-               work_[static_cast<size_t>(thread)].order);
+        choose_of_parts(group, static_cast<int>(row), parts, work_[static_cast<size_t>(thread)]);
     });
+  }
+
+  int32_t* best_of(int64_t part, int row) const {
+    return best_ + (part * sizes_.group_rows + row) * (args_.budget_blocks + 1);
+  }
+
+  /// The best of blocks [first, last) that the row sees: their count, then the blocks, ascending.
+  void choose_part(const Group& group, int row, int64_t first, int64_t last, uint32_t* order,
+                   int32_t* best) const {
+    const int64_t end = std::min(last, visible_blocks(args_, *group.span, group.first + row));
+    const auto count = static_cast<int>(std::max<int64_t>(end - first, 0));
+    const auto origin = static_cast<int32_t>(first);
+    *best++ = std::min(count, args_.budget_blocks);
+    if (count <= args_.budget_blocks) {
+      std::iota(best, best + count, origin);
+      return;
+    }
+    select_top(scores_of(row) + first, count, args_.budget_blocks, order, best);
+    for (int at = 0; at < args_.budget_blocks; ++at) best[at] += origin;
+  }
+
+  /// Parts are in order of blocks and so are the blocks of a part: the first ties win, as ever.
+  void choose_of_parts(const Group& group, int row, int64_t parts, const Workspace& work) const {
+    const float* scores = scores_of(row);
+    int count = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int32_t* best = best_of(part, row);
+      for (int at = 1; at <= *best; ++at, ++count) {
+        work.candidates[count] = best[at];
+        work.candidate_scores[count] = scores[best[at]];
+      }
+    }
+    const int64_t launch_row = group.span->row_begin + group.first + row;
+    int32_t* blocks = args_.blocks + launch_row * args_.budget_blocks;
+    select_top(work.candidate_scores, count, args_.budget_blocks, work.order, blocks);
+    for (int at = 0; at < args_.budget_blocks; ++at) blocks[at] = work.candidates[blocks[at]];
+    args_.counts[launch_row] = args_.budget_blocks;
+  }
+
+  const float* scores_of(int row) const {
+    return work_[0].scores + static_cast<size_t>(row) * sizes_.max_blocks;
   }
 
   const ops::QsaSelectArgs& args_;
   Sizes sizes_{};
   std::vector<Group> groups_{};
   std::vector<Workspace> work_{};
+  int32_t* best_ = nullptr;  // [parts, group_rows, 1 + budget_blocks]
 };
 
 }  // namespace

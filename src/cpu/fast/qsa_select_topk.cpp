@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Radix selection: three digits narrow the threshold, one pass emits the winners.
+// Binary search for the threshold, one bit a pass; then one pass emits the winners.
 #include "cpu/fast/qsa_select_topk.h"
 
 #include <algorithm>
@@ -9,14 +9,6 @@
 
 namespace tessera::cpu {
 namespace {
-
-// 32 key bits are searched in three digits, the most significant first.
-constexpr int kMaxDigitBits = 11;
-struct Digit {
-  int shift;
-  uint32_t mask;
-};
-constexpr Digit kDigits[] = {{21, 0x7FFU}, {10, 0x7FFU}, {0, 0x3FFU}};
 
 /// Keys that compare as unsigned integers the way the scores do; 0 is NaN's and no number's.
 TESSERA_SIMD_CLONES
@@ -33,46 +25,48 @@ void order_keys(const float* __restrict scores, int count, uint32_t* __restrict 
   }
 }
 
-struct Threshold {
-  uint32_t key = 0;  // of the last accepted score
-  int ties = 0;      // how many scores equal to it are accepted
-};
-
-/// Narrows `candidates` to the digit that holds the k-th largest key; returns how many are left and
-/// takes those above it off `k`.
-int narrow(uint32_t* candidates, int count, Digit digit, int& k) {
-  int histogram[1 << kMaxDigitBits] = {};
-  for (int at = 0; at < count; ++at) ++histogram[(candidates[at] >> digit.shift) & digit.mask];
-  uint32_t chosen = digit.mask;
-  while (histogram[chosen] < k) k -= histogram[chosen--];
-  int left = 0;
-  for (int at = 0; at < count; ++at) {
-    const uint32_t key = candidates[at];
-    candidates[left] = key;
-    left += ((key >> digit.shift) & digit.mask) == chosen ? 1 : 0;
-  }
-  return left;
+TESSERA_SIMD_CLONES
+int count_from(uint32_t lowest, const uint32_t* __restrict keys, int count) {
+  int found = 0;
+#pragma omp simd reduction(+ : found)
+  for (int at = 0; at < count; ++at) found += keys[at] >= lowest ? 1 : 0;
+  return found;
 }
 
-Threshold find_threshold(uint32_t* candidates, int count, int k) {
-  for (const Digit& digit : kDigits) count = narrow(candidates, count, digit, k);
-  return {candidates[0], k};
+struct Threshold {
+  uint32_t key = 0;  // keys above it are accepted
+  int ties = 0;      // and so many that are equal to it
+};
+
+/// Finds the k-th largest key bit by bit. A pass is a vector loop without stores, and the first
+/// value that exactly k keys reach ends the search: with distinct scores about halfway.
+Threshold find_threshold(const uint32_t* keys, int count, int k) {
+  uint32_t key = 0;
+  for (uint32_t bit = 0x80000000U; bit != 0; bit >>= 1) {
+    const int found = count_from(key | bit, keys, count);
+    if (found == k) return {(key | bit) - 1, 0};
+    if (found > k) key |= bit;
+  }
+  return {key, k - count_from(key + 1, keys, count)};
 }
 
 }  // namespace
 
 void select_top(const float* scores, int count, int k, uint32_t* keys, int32_t* ids) {
   order_keys(scores, count, keys);
-  std::copy_n(keys, count, keys + count);
-  Threshold threshold = find_threshold(keys + count, count, k);
-  // The counts of the threshold guarantee k hits, so the loop needs no bound on `id`.
+  Threshold threshold = find_threshold(keys, count, k);
+  // The counts of the threshold guarantee k hits, so the loops need no bound on `id`.
   int taken = 0;
-  for (int32_t id = 0; taken < k; ++id) {
-    const bool above = keys[id] > threshold.key;
-    const bool tie = keys[id] == threshold.key && threshold.ties > 0;
+  int32_t id = 0;
+  for (; threshold.ties > 0 && taken < k; ++id) {
+    const bool tie = keys[id] == threshold.key;
     ids[taken] = id;
-    taken += above || tie ? 1 : 0;
+    taken += keys[id] >= threshold.key ? 1 : 0;
     threshold.ties -= tie ? 1 : 0;
+  }
+  for (; taken < k; ++id) {
+    ids[taken] = id;
+    taken += keys[id] > threshold.key ? 1 : 0;
   }
 }
 

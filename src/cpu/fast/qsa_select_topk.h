@@ -6,8 +6,8 @@
 
 namespace tessera::cpu {
 
-/// Writes the ids of the best `k` of `count` scores (k < count), ascending. Higher scores first,
-/// ties to the lower id, -0 equals +0, NaN below every number. `keys` holds 2 * count values of
+/// Writes the ids of the best `k` of `count` scores (k <= count), ascending. Higher scores first,
+/// ties to the lower id, -0 equals +0, NaN below every number. `keys` holds `count` values of
 /// scratch. Takes O(count) whatever the distribution.
 void select_top(const float* scores, int count, int k, uint32_t* keys, int32_t* ids);
 
