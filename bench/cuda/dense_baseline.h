@@ -19,8 +19,8 @@ class DenseBaseline {
   /// False: the library is not on this machine.
   bool available() const { return state_ != nullptr; }
 
-  /// y[rows, outs] = x[rows, ins] w[outs, ins]^T, BF16, FP32 accumulation, the library's first
-  /// choice of algorithm. False when it has none for this shape.
+  /// y[rows, outs] = x[rows, ins] w[outs, ins]^T, BF16, FP32 accumulation, one algorithm per shape
+  /// without split K. False when the library has none for this shape.
   bool product(cudaStream_t stream, const void* x, const void* w, void* y, int rows, int outs,
                int ins);
 

@@ -43,10 +43,14 @@ struct Ceilings {
   double bf16_flops_per_s = 0;  // 0: cuBLASLt is not here
 };
 
+/// Takes a second; the buffers of `world` are gone afterwards.
+Ceilings measure_ceilings(World& world);
+
 class Report {
  public:
   /// `json` may be null.
-  Report(World& world, std::FILE* json);
+  Report(World& world, const Ceilings& ceilings, std::FILE* json)
+      : world_(world), ceilings_(ceilings), json_(json) {}
 
   const Ceilings& ceilings() const { return ceilings_; }
   double floor_us(const Case& data) const;
@@ -69,15 +73,15 @@ class Report {
              const char* baseline_name);
 
   World& world_;
+  Ceilings ceilings_;
   std::FILE* json_;
-  Ceilings ceilings_{};
   std::string group_{};
   int missed_ = 0;
 };
 
 struct Registration {
   using Run = void (*)(World& world, Report& report);
-  Registration(const char* name, Run run);
+  Registration(const char* bench_name, Run bench);
 
   const char* name;
   Run run;

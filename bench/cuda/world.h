@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/gpu_spec.h"
+#include "cuda/context.h"
 #include "ops/ops.h"
 
 namespace tessera::bench {
@@ -46,7 +46,9 @@ class World {
 
   ops::Ops& ops() { return *ops_; }
   cudaStream_t stream() const { return stream_; }
-  const cuda::GpuSpec& gpu() const { return gpu_; }
+  /// For kernels that no op reaches: launchers of cuda_kernels.h and baselines run on this.
+  cuda::Context& context() { return *context_; }
+  const cuda::GpuSpec& gpu() const { return context_->gpu(); }
   const std::string& device_name() const { return device_name_; }
 
   /// 256-byte aligned, contents arbitrary.
@@ -84,7 +86,7 @@ class World {
  private:
   std::unique_ptr<ops::Ops> ops_{};
   cudaStream_t stream_ = nullptr;
-  cuda::GpuSpec gpu_{};
+  cuda::Context* context_ = nullptr;
   std::string device_name_{};
   std::vector<void*> buffers_{};
   uint64_t seed_ = 1;

@@ -23,6 +23,10 @@ std::string why_unusable(int device);
 /// Throws CudaError when the device cannot be opened: ask why_unusable first.
 std::unique_ptr<ops::Ops> make_ops(const Options& options);
 
+class Context;
+/// The context of a backend made here, for launching single kernels (tests and benches).
+Context& context_of(ops::Ops& ops);
+
 /// The stream on which the ops of a backend made here run (tests and benches).
 CUstream_st* stream_of(ops::Ops& ops);
 

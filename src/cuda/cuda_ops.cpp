@@ -46,6 +46,7 @@ class CudaOps final : public ops::Ops {
   void experts(const ops::ExpertsArgs& args) override { launch_experts(context_, args); }
   void finish(const ops::FinishArgs& args) override { launch_finish(context_, args); }
 
+  Context& context() { return context_; }
   CUstream_st* stream() const { return context_.stream(); }
 
  private:
@@ -72,6 +73,8 @@ std::string why_unusable(int device) {
 std::unique_ptr<ops::Ops> make_ops(const Options& options) {
   return std::make_unique<CudaOps>(options);
 }
+
+Context& context_of(ops::Ops& ops) { return dynamic_cast<CudaOps&>(ops).context(); }
 
 CUstream_st* stream_of(ops::Ops& ops) { return dynamic_cast<CudaOps&>(ops).stream(); }
 
