@@ -8,6 +8,7 @@ namespace {
 constexpr double kQueryRoundings = 1;     // the output
 constexpr double kKeyRoundings = 1;       // before it is stored
 constexpr double kIndexKeyRoundings = 2;  // the mean, the stored key
+constexpr int kMaxPosition = 262144;      // angles of many turns
 
 /// Inputs of whole sequences and everything the front must produce from them.
 class FrontCase {
@@ -37,7 +38,7 @@ class FrontCase {
       index_.push_back(random_.normals(tokens * (index_heads_ + 1) * index_dim_));
       positions_.emplace_back();
       for (int entry = 0; entry < 3 * length; ++entry)
-        positions_.back().push_back(random_.below(5000));
+        positions_.back().push_back(random_.below(kMaxPosition));
     }
   }
 
