@@ -20,13 +20,14 @@ struct MachineCeiling {
   std::string gemm_name{};  // "OpenBLAS 0.3.21 sgemm"
 };
 
-/// Weights for a bench without a checkpoint: the layer geometry of the released model, one GDN and
-/// one QSA layer with 64 experts, random values.
+/// Weights for a bench without a checkpoint: the layer geometry of the released model, random
+/// values.
 enum class SyntheticWeights { kNone, kBf16, kFp8 };
 
 struct BenchOptions {
   EngineOptions engine{};
   SyntheticWeights synthetic = SyntheticWeights::kNone;
+  int synthetic_layers = 0;     // 0: two layers with 64 experts; N: N layers of the whole geometry
   std::vector<int> contexts{};  // empty: 128, 512, 2048, 8192, 32768, or as far as the model allows
   int decode_tokens = 32;       // generated at each frontier
   std::function<void(const std::string&)> on_progress{};

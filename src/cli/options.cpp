@@ -243,6 +243,10 @@ CLI::App* declare_bench(CLI::App& app, BenchArgs& args) {
                                {{"bf16", SyntheticWeights::kBf16}, {"fp8", SyntheticWeights::kFp8}},
                                "Released geometry with random weights instead of a model",
                                "Options");
+  bench
+      ->add_option("--layers", args.bench.synthetic_layers,
+                   "Synthetic layers of the whole geometry with 512 experts, 0 for a small cut")
+      ->check(whole_number_from(0));
   bench->add_option("--contexts", args.bench.contexts, "Context lengths, as 128,512,2048")
       ->delimiter(',')
       ->check(whole_number_from(1));

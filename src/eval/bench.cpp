@@ -67,13 +67,18 @@ std::vector<OpTiming> op_timings(const ProfilingOps& profile) {
 class FrontierBench {
  public:
   FrontierBench(LoadedModel& model, const BenchOptions& options)
-      : model_(model), options_(options), profile_(model.ops()) {
-    model_.replace_ops(profile_);
-  }
+      : model_(model), options_(options), profile_(model.ops()) {}
 
   Result<void> run(const std::vector<int>& contexts, BenchReport& report);
 
  private:
+  bool on_device() const { return !model_.ops().memory().on_host(); }
+  /// Counts costs and, on the host, takes the time of every op; a device would wait after each.
+  void profile(bool on) {
+    model_.replace_ops(on ? static_cast<ops::Ops&>(profile_) : model_.ops());
+  }
+  Result<void> count_decode_cost(SequenceId frontier, FrontierRow& row);
+  Result<void> step(SequenceId sequence, int32_t& token, std::vector<float>& logits);
   Result<void> warm_up();
   Result<void> prefill_to(SequenceId sequence, int context, FrontierRow& row);
   Result<void> decode_from(SequenceId frontier, FrontierRow& row);
@@ -99,41 +104,74 @@ Result<void> FrontierBench::prefill_to(SequenceId sequence, int context, Frontie
   const auto begin = static_cast<size_t>(model_.store().length(sequence));
   const auto count = static_cast<size_t>(context) - begin;
   profile_.clear();
+  profile(!on_device());
   const auto start = std::chrono::steady_clock::now();
   if (auto status = model_.prefill(sequence, std::span(ids_).subspan(begin, count)); !status)
     return status;
+  // A device is done when something of the launch has come back.
+  std::vector<float> logits(static_cast<size_t>(model_.config().vocab_size));
+  if (on_device()) model_.logits(0, 1, logits.data());
   const double seconds = seconds_since(start) - profile_.overhead_seconds();
   row.prefill_tokens_per_second = static_cast<double>(count) / seconds;
   row.prefill_flops = total_cost(profile_).flops / seconds;
   return {};
 }
 
-Result<void> FrontierBench::decode_from(SequenceId frontier, FrontierRow& row) {
+/// One greedy token. Reading the text's own ids instead of the argmax would hide the cost of the
+/// head.
+Result<void> FrontierBench::step(SequenceId sequence, int32_t& token, std::vector<float>& logits) {
+  constexpr int32_t kFirstRow = 0;
+  const SequenceRows work{.sequence = sequence, .ids = {&token, 1}};
+  auto status = model_.run({&work, 1}, ops::Role::kDecode, {&kFirstRow, 1});
+  if (!status) return status;
+  logits.resize(static_cast<size_t>(model_.config().vocab_size));
+  model_.logits(0, 1, logits.data());
+  token = argmax(logits);
+  if (token < 0) return fail({.code = Errc::kNumerics, .what = "no finite logit in the bench"});
+  return {};
+}
+
+/// Bytes of one decoded token on a device, in a step of its own that is not timed.
+Result<void> FrontierBench::count_decode_cost(SequenceId frontier, FrontierRow& row) {
   Result<SequenceId> forked = model_.store().fork(frontier);
   if (!forked) return fail(forked.error());
   const ScopedSequence sequence(model_.store(), *forked);
-  std::vector<float> logits(static_cast<size_t>(model_.config().vocab_size));
-  constexpr int32_t kFirstRow = 0;
+  std::vector<float> logits;
+  int32_t token = ids_.front();
+  profile_.clear();
+  profile(true);
+  auto status = step(sequence.id(), token, logits);
+  profile(false);
+  const ops::Cost cost = total_cost(profile_);
+  row.decode_bytes_per_token = cost.bytes_read + cost.bytes_written;
+  return status;
+}
+
+Result<void> FrontierBench::decode_from(SequenceId frontier, FrontierRow& row) {
+  if (on_device()) {
+    if (auto status = count_decode_cost(frontier, row); !status) return status;
+  }
+  Result<SequenceId> forked = model_.store().fork(frontier);
+  if (!forked) return fail(forked.error());
+  const ScopedSequence sequence(model_.store(), *forked);
+  std::vector<float> logits;
   int32_t token = ids_.front();
   std::vector<double> seconds;
   profile_.clear();
-  for (int step = 0; step < options_.decode_tokens; ++step) {
+  profile(!on_device());
+  for (int count = 0; count < options_.decode_tokens; ++count) {
     const auto start = std::chrono::steady_clock::now();
     const double overhead = profile_.overhead_seconds();
-    const SequenceRows work{.sequence = sequence.id(), .ids = {&token, 1}};
-    auto status = model_.run({&work, 1}, ops::Role::kDecode, {&kFirstRow, 1});
-    if (!status) return status;
-    model_.logits(0, 1, logits.data());
-    // Reading the text's own ids instead of the argmax would hide the cost of the head.
-    token = argmax(logits);
-    if (token < 0) return fail({.code = Errc::kNumerics, .what = "no finite logit in the bench"});
+    if (auto status = step(sequence.id(), token, logits); !status) return status;
     seconds.push_back(seconds_since(start) - (profile_.overhead_seconds() - overhead));
   }
   const auto middle = seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
-  const ops::Cost cost = total_cost(profile_);
   row.decode_tokens_per_second = 1.0 / *middle;
-  row.decode_bytes_per_token = (cost.bytes_read + cost.bytes_written) / options_.decode_tokens;
+  if (!on_device()) {
+    const ops::Cost cost = total_cost(profile_);
+    row.decode_bytes_per_token = (cost.bytes_read + cost.bytes_written) / options_.decode_tokens;
+  }
   row.decode_bytes_per_second = row.decode_bytes_per_token * row.decode_tokens_per_second;
   return {};
 }
@@ -149,6 +187,10 @@ Result<void> FrontierBench::run(const std::vector<int>& contexts, BenchReport& r
     if (auto status = prefill_to(sequence->id(), context, row); !status) return status;
     report.prefill_ops = op_timings(profile_);
     if (auto status = decode_from(sequence->id(), row); !status) return status;
+    if (on_device()) {
+      report.frontiers.push_back(row);
+      continue;
+    }
     // The machine's speed drifts: the ceiling is the best that any moment of the run has shown.
     report.ceiling.read_bytes_per_second =
         std::max(report.ceiling.read_bytes_per_second, measure_read_bandwidth(num_threads()));
@@ -188,6 +230,24 @@ MachineCeiling measure_ceiling(int threads) {
           .gemm_name = gemm.name};
 }
 
+/// Copy rate of a device's memory, bytes read plus bytes written.
+MachineCeiling measure_device_ceiling(Memory& memory) {
+  constexpr size_t kBytes = size_t{1} << 30;
+  constexpr int kCopies = 20;
+  const MemoryBlock from(memory, kBytes), to(memory, kBytes);
+  std::byte last{};
+  const auto run = [&](int copies) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int count = 0; count < copies; ++count) memory.copy(to.data(), from.data(), kBytes);
+    memory.copy_out(&last, to.data(), sizeof(last));  // waits for all of them
+    return seconds_since(start);
+  };
+  memory.zero(from.data(), kBytes);
+  run(1);
+  const double rate = 2.0 * kBytes * kCopies / run(kCopies);
+  return {.threads = 1, .copy_bytes_per_second = rate, .read_bytes_per_second = rate};
+}
+
 Result<BenchReport> run_bench(const BenchOptions& options) {
   if (options.decode_tokens < 1)
     return fail({.code = Errc::kInvalidArgument,
@@ -202,7 +262,7 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
     model = LoadedModel::load(engine);
   } else {
     if (options.on_progress) options.on_progress("generating synthetic weights");
-    synthetic = make_synthetic_model(options.synthetic);
+    synthetic = make_synthetic_model(options.synthetic, options.synthetic_layers);
     engine.model_dir.clear();
     model = LoadedModel::from_parts(
         {.config = synthetic.config, .weights = std::move(synthetic.weights)}, engine);
@@ -215,7 +275,9 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
   const ModelInfo info = (*model)->info();
   report.model = info.name + ", " + info.layout;
   if (options.on_progress) options.on_progress("measuring this machine");
-  report.ceiling = measure_ceiling(engine.threads);
+  Memory& memory = (*model)->ops().memory();
+  report.ceiling =
+      memory.on_host() ? measure_ceiling(engine.threads) : measure_device_ceiling(memory);
   FrontierBench bench(**model, options);
   if (auto status = bench.run(*contexts, report); !status) return fail(status.error());
   return report;

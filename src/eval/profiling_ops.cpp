@@ -2,7 +2,40 @@
 // Forwards every op to the measured backend and takes its time.
 #include "eval/profiling_ops.h"
 
+#include <vector>
+
 namespace tessera {
+namespace {
+
+template <class T>
+std::vector<T> on_host(Memory& memory, const T* data, size_t count) {
+  std::vector<T> copy(count);
+  memory.copy_out(copy.data(), data, count * sizeof(T));
+  return copy;
+}
+
+}  // namespace
+
+ops::Cost ProfilingOps::cost_of(const ops::ExpertsArgs& args) {
+  if (memory().on_host()) return ops::cost(args);
+  const auto picks = static_cast<size_t>(args.rows) * static_cast<size_t>(args.top_k);
+  const std::vector<int32_t> ids = on_host(memory(), args.ids, picks);
+  ops::ExpertsArgs local = args;
+  local.ids = ids.data();
+  return ops::cost(local);
+}
+
+ops::Cost ProfilingOps::cost_of(const ops::QsaAttendArgs& args) {
+  if (memory().on_host()) return ops::cost(args);
+  const auto rows = static_cast<size_t>(args.batch.num_rows);
+  const auto counts = on_host(memory(), args.counts, rows);
+  const auto blocks =
+      on_host(memory(), args.blocks, rows * static_cast<size_t>(args.budget_blocks));
+  ops::QsaAttendArgs local = args;
+  local.counts = counts.data();
+  local.blocks = blocks.data();
+  return ops::cost(local);
+}
 
 void ProfilingOps::embed(const ops::EmbedArgs& args) { measure("embed", &ops::Ops::embed, args); }
 void ProfilingOps::linear(const ops::LinearArgs& args) {

@@ -12,23 +12,30 @@
 namespace tessera {
 namespace {
 
-// The released geometry (config.json of Qwen3.8-Flash-Next), cut to two layers and 64 experts.
+// The released geometry (config.json of Qwen3.8-Flash-Next), and what a CPU bench cuts of it.
 constexpr int kHidden = 2560;
-constexpr int kExperts = 64;
-constexpr int kVocab = 8192;
-constexpr int kContext = 65536;
+constexpr int kExperts = 512;
+constexpr int kVocab = 248320;
+constexpr int kContext = 262144;
+constexpr int kQsaInterval = 4;  // every fourth layer
+constexpr int kSmallExperts = 64;
+constexpr int kSmallVocab = 8192;
+constexpr int kSmallContext = 65536;
 constexpr double kRopeTheta = 1e7;
 constexpr float kLogDecay = -4.0F;  // a_log: slow decay, so that the state stays alive
 
-ModelConfig released_geometry() {
+ModelConfig released_geometry(int layers) {
+  const bool small = layers == 0;
   ModelConfig config;
   config.architecture = "synthetic weights, released layer geometry";
-  config.vocab_size = kVocab;
+  config.vocab_size = small ? kSmallVocab : kVocab;
   config.hidden = kHidden;
   config.branches = 4;
   config.mixer_rank = 320;
-  config.max_positions = kContext;
-  config.layers = {LayerKind::kGdn, LayerKind::kQsa};
+  config.max_positions = small ? kSmallContext : kContext;
+  if (small) config.layers = {LayerKind::kGdn, LayerKind::kQsa};
+  for (int layer = 1; layer <= layers; ++layer)
+    config.layers.push_back(layer % kQsaInterval == 0 ? LayerKind::kQsa : LayerKind::kGdn);
   config.gdn = {
       .key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128, .conv_kernel = 4};
   config.qsa = {.heads = 24,
@@ -44,7 +51,10 @@ ModelConfig released_geometry() {
     config.rope.inv_freq.push_back(static_cast<float>(std::pow(kRopeTheta, exponent)));
     config.rope.axis.push_back(0);
   }
-  config.moe = {.num_experts = kExperts, .top_k = 10, .width = 640, .shared_width = 640};
+  config.moe = {.num_experts = small ? kSmallExperts : kExperts,
+                .top_k = 10,
+                .width = 640,
+                .shared_width = 640};
   return config;
 }
 
@@ -175,9 +185,9 @@ MoeWeights moe(Filler& fill, const ModelConfig& config, DType dtype) {
 
 }  // namespace
 
-SyntheticModel make_synthetic_model(SyntheticWeights kind) {
+SyntheticModel make_synthetic_model(SyntheticWeights kind, int layers) {
   SyntheticModel model;
-  model.config = released_geometry();
+  model.config = released_geometry(layers);
   const ModelConfig& config = model.config;
   const DType expert_dtype = kind == SyntheticWeights::kFp8 ? DType::kF8E4M3 : DType::kBF16;
   Filler fill(model);

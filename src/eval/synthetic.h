@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model without a checkpoint: the layer geometry of the released model with random weights, for
-// speed only. One GDN and one QSA layer, 64 experts, a small vocabulary, no n-gram table.
+// speed only. No n-gram table.
 #pragma once
 
 #include <tessera/bench.h>
@@ -19,6 +19,8 @@ struct SyntheticModel {
 };
 
 /// kBf16: every weight BF16. kFp8: routed experts E4M3 with 128x128 scales, the rest BF16.
-SyntheticModel make_synthetic_model(SyntheticWeights kind);
+/// `layers` 0: one GDN and one QSA layer with 64 experts and a small vocabulary, for a CPU. Else
+/// that many layers of the released pattern with all 512 experts and the whole vocabulary.
+SyntheticModel make_synthetic_model(SyntheticWeights kind, int layers);
 
 }  // namespace tessera
