@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <unordered_map>
 #include <utility>
 
 #include "cuda/check.h"
@@ -33,11 +34,17 @@ class Context {
   /// the like. `tag` names the owner (the address of a constant of the op); same tag, same memory.
   virtual void* persistent(const void* tag, size_t bytes) = 0;
 
+  /// Raises the shared memory limit of a kernel when needed, once per kernel and size.
+  void prepare_kernel(const void* kernel, size_t shared_bytes) const;
+
  protected:
   cudaStream_t stream_ = nullptr;
   GpuSpec gpu_{};
   device::Batch batch_{};
   bool pdl_ = true;
+
+ private:
+  mutable std::unordered_map<const void*, size_t> prepared_{};  // shared bytes by kernel
 };
 
 /// Launch shape. `cluster` > 1 needs sm_90.
@@ -54,11 +61,7 @@ template <class... Params, class... Args>
 void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Params...),
             Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
-  constexpr size_t kDefaultShared = size_t{48} << 10;
-  if (shape.shared_bytes > kDefaultShared)
-    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shape.shared_bytes)));
+  context.prepare_kernel(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
   if (context.pdl() && context.gpu().compute_major >= 9) {

@@ -47,6 +47,20 @@ GpuSpec read_spec(int device) {
 
 }  // namespace
 
+void Context::prepare_kernel(const void* kernel, size_t shared_bytes) const {
+  constexpr size_t kDefaultShared = size_t{48} << 10;
+  const auto [entry, is_new] = prepared_.try_emplace(kernel, 0);
+  // One carve-out for all kernels: with another one an SM must drain before a dependent kernel can
+  // join it, and its early weight loads come to nothing.
+  if (is_new)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                               cudaSharedmemCarveoutMaxShared));
+  if (shared_bytes <= std::max(entry->second, kDefaultShared)) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)));
+  entry->second = shared_bytes;
+}
+
 RuntimeContext::RuntimeContext(const Options& options) : options_(options) {
   check(cudaSetDevice(options.device));
   gpu_ = read_spec(options.device);
