@@ -72,7 +72,8 @@ def source_files(folder):
 def layer_problem(layer, target):
     """Why a file of `layer` may not include `target`, or None."""
     for prefix, folders in OWNERS.items():
-        if target.startswith(prefix) and layer not in folders and f"{layer}/" not in target:
+        ours = target.partition("/")[0] in LAYERS  # a folder of src, such as cuda/
+        if target.startswith(prefix) and layer not in folders and not ours:
             return f"only {', '.join(sorted(folders))} may include {prefix}*"
     head, _, rest = target.partition("/")
     public = PUBLIC.get(layer)
