@@ -29,7 +29,10 @@ ops::KernelNote note_embed(const GpuSpec& gpu);
 ops::KernelNote note_linear(const GpuSpec& gpu);
 ops::KernelNote note_mixer(const GpuSpec& gpu);
 ops::KernelNote note_combine(const GpuSpec& gpu);
+ops::KernelNote note_gdn(const GpuSpec& gpu);
 ops::KernelNote note_finish(const GpuSpec& gpu);
+ops::KernelNote note_qsa_front(const GpuSpec& gpu);
+ops::KernelNote note_qsa_select(const GpuSpec& gpu);
 ops::KernelNote note_router(const GpuSpec& gpu);
 ops::KernelNote note_experts(const GpuSpec& gpu);
 

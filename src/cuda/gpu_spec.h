@@ -13,7 +13,7 @@ struct GpuSpec {
   size_t shared_bytes_per_block = 0;  // with opt-in
   size_t l2_bytes = 0;
 
-  bool is_hopper() const { return compute_major == 9; }
+  constexpr bool is_hopper() const { return compute_major == 9; }
 };
 
 /// H200 as seen by cudaGetDeviceProperties: what plan tests use.

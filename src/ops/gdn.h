@@ -28,8 +28,8 @@ struct GdnShape {
 };
 
 /// What a verify launch leaves of its rows in the slot: a header that starts with the number of
-/// accepted rows (int32), then rows of floats, each k [Hv, dk] (a copy for every value head, so that
-/// a head reads and writes nothing but its own), v [Hv, dv], g [Hv], beta [Hv].
+/// accepted rows (int32), then rows of floats, each k [Hv, dk] (a copy for every value head, so
+/// that a head reads and writes nothing but its own), v [Hv, dv], g [Hv], beta [Hv].
 struct GdnPending {
   GdnShape shape;
 

@@ -37,4 +37,15 @@ __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&out)[4], co
                : "memory");
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+/// The reverse of load_matrix_x4_transposed: the element that a lane holds of row g, column c of
+/// matrix m goes to element g of the row of 8 whose address lane 8m + c gives.
+__device__ __forceinline__ void store_matrix_x4_transposed(void* row, const uint32_t (&in)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   shared_address(row)),
+               "r"(in[0]), "r"(in[1]), "r"(in[2]), "r"(in[3])
+               : "memory");
+}
+#endif
+
 }  // namespace tessera::cuda::device
