@@ -20,6 +20,8 @@ set(tessera_cuda_options
   -Xcompiler=-Wall,-Wextra,-Werror)
 
 function(tessera_cuda_flags target)
-  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${TESSERA_CUDA_ARCHS}")
+  set_target_properties(${target} PROPERTIES
+    CUDA_ARCHITECTURES "${TESSERA_CUDA_ARCHS}"
+    CUDA_STANDARD_REQUIRED OFF)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${tessera_cuda_options}>")
 endfunction()
