@@ -31,6 +31,8 @@ ops::KernelNote note_mixer(const GpuSpec& gpu);
 ops::KernelNote note_combine(const GpuSpec& gpu);
 ops::KernelNote note_gdn(const GpuSpec& gpu);
 ops::KernelNote note_finish(const GpuSpec& gpu);
+ops::KernelNote note_ngram(const GpuSpec& gpu);
+ops::KernelNote note_ple_mix(const GpuSpec& gpu);
 ops::KernelNote note_qsa_front(const GpuSpec& gpu);
 ops::KernelNote note_qsa_select(const GpuSpec& gpu);
 ops::KernelNote note_router(const GpuSpec& gpu);
