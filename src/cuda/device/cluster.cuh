@@ -81,4 +81,16 @@ __device__ __forceinline__ void store_remote(uint32_t address, float value) {
 #endif
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+/// Stores to the shared memory of another block and counts 4 bytes on a barrier of that block
+/// (copy.cuh): whoever waits there sees the value. Both addresses are remote ones.
+__device__ __forceinline__ void store_remote_counted(uint32_t address, float value,
+                                                     uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
+      "f"(value), "r"(barrier)
+      : "memory");
+}
+#endif
+
 }  // namespace tessera::cuda::device

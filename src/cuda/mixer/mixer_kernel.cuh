@@ -56,6 +56,8 @@ struct MixerShared {
   };
   /// Filled by all ranks of the cluster: sums over their K slices for the rows this rank owns.
   float mailbox[Config::kPasses][MixerTile::kRanks][Config::kDownRows];
+  /// One phase per block of rows: completes when the mailbox is full.
+  Barrier arrived;
 };
 
 /// Where a unit of a row lies. Odd rows swap the halves of each 128 bytes, so that the two rows
@@ -126,8 +128,8 @@ struct DownInput {
                                        int first_row) {
     constexpr MixerTile kTile = Config::kTile;
     const int row = first_row + lane.group;
-    const auto* from = reinterpret_cast<const uint4*>(
-        params.normed + static_cast<size_t>(row) * kTile.wide() + rank * kTile.slice());
+    const auto* from =
+        reinterpret_cast<const uint4*>(params.normed + row * kTile.wide() + rank * kTile.slice());
 #pragma unroll
     for (int step = 0; step < kTile.down_steps(); ++step) {
       const int chunk = lane.warp * kTile.down_steps() + step;
@@ -185,7 +187,8 @@ __device__ __forceinline__ void down_pass(const MixerParams& params, MixerShared
     float sum = 0;
 #pragma unroll
     for (int warp = 0; warp < kTile.warps; ++warp) sum += shared.partial[warp][output];
-    store_remote(remote_address(&shared.mailbox[pass][rank][weight_row], owner), sum);
+    store_remote_counted(remote_address(&shared.mailbox[pass][rank][weight_row], owner), sum,
+                         remote_address(&shared.arrived, owner));
   }
 }
 
@@ -215,8 +218,19 @@ __device__ __forceinline__ void finish_down(const MixerParams& params,
   }
 }
 
-/// Down product of all rows: `low` and the inject logits are written when it returns. The cluster
-/// barrier alternates: mailboxes free, mailboxes filled.
+/// What the ranks of the cluster will store into this block's mailbox for `rows` more rows.
+template <class Config>
+__device__ __forceinline__ uint32_t mailbox_bytes(int rows, int rank) {
+  // Of each tile of 8 rows this block owns row `rank`.
+  const int tiles =
+      (min(rows, kMixerBlockRows) - rank + MixerTile::kRowTile - 1) / MixerTile::kRowTile;
+  constexpr int kTileBytes =
+      MixerTile::kRanks * Config::kDownRows * static_cast<int>(sizeof(float));
+  return static_cast<uint32_t>(tiles * kTileBytes);
+}
+
+/// Down product of all rows: `low` and the inject logits are written when it returns. Full
+/// mailboxes are announced by their barriers, empty ones by the cluster barrier.
 template <class Config>
 __device__ __forceinline__ void down_phase(const MixerParams& params, MixerShared<Config>& shared,
                                            const MixerLane& lane, int cluster, int rank) {
@@ -231,8 +245,9 @@ __device__ __forceinline__ void down_phase(const MixerParams& params, MixerShare
       __syncthreads();   // of all threads
       allow_next_kernel();
     }
-    cluster_wait();  // every rank has started, or has emptied its mailbox
-#pragma unroll
+    if (threadIdx.x == 0) arrive_expect(&shared.arrived, mailbox_bytes<Config>(left, rank));
+    cluster_wait();  // every rank has its barrier ready, or has emptied its mailbox
+#pragma unroll 1
     for (int pass = 0; pass < Config::kPasses; pass += 2) {
       const int row = pass * kRowTile;
       if (row >= left) break;
@@ -244,30 +259,28 @@ __device__ __forceinline__ void down_phase(const MixerParams& params, MixerShare
       if (row + 3 * kRowTile < left && pass + 2 < Config::kPasses)
         next.load(params, lane, rank, block_row + row + 3 * kRowTile);
     }
-    cluster_sync();  // the mailboxes are filled
+    wait_barrier(&shared.arrived, static_cast<uint32_t>(block_row / kMixerBlockRows & 1));
     finish_down<Config>(params, shared, cluster, rank, block_row);
     if (left > kMixerBlockRows) cluster_arrive();  // this mailbox is free again
   }
 }
 
-/// N at the places that a lane gates: rows 2t and 2t+1 of a tile of 8, branches g % 2 and g % 2
-/// + 2.
+/// N at the places that a lane gates: rows 2t and 2t + 1 of a tile of 8, branches g % 2 and
+/// g % 2 + 2. Packed, because registers are scarce here.
 template <class Config>
 struct GateInput {
-  float low[2];  // [row]
-  float high[2];
+  uint32_t branches[2];  // [row], the lower branch in the low half
 
   __device__ __forceinline__ void load(const MixerParams& params, const MixerLane& lane, int column,
                                        int first_row) {
     constexpr MixerTile kTile = Config::kTile;
+    const auto* from =
+        reinterpret_cast<const uint16_t*>(params.normed) + lane.group % 2 * kTile.hidden + column;
 #pragma unroll
     for (int index = 0; index < 2; ++index) {
-      const int row = first_row + 2 * lane.quad + index;
-      const Bf16* from = params.normed + static_cast<size_t>(row) * kTile.wide() +
-                         lane.group % 2 * kTile.hidden + column;
-      const bool valid = row < params.rows;
-      low[index] = valid ? to_float(from[0]) : 0.0F;
-      high[index] = valid ? to_float(from[2 * kTile.hidden]) : 0.0F;
+      const int row = first_row + 2 * lane.quad + index, at = row * kTile.wide();
+      branches[index] = 0;
+      if (row < params.rows) branches[index] = from[at] | from[at + 2 * kTile.hidden] << 16;
     }
   }
 };
@@ -279,8 +292,7 @@ __device__ __forceinline__ void up_product(const MixerParams& params, const Mixe
                                            int first_unit, int first_row, float (&sum)[4]) {
   constexpr MixerTile kTile = Config::kTile;
   const int row = first_row + lane.group;
-  const auto* from =
-      reinterpret_cast<const uint4*>(params.low + static_cast<size_t>(row) * kTile.rank);
+  const auto* from = reinterpret_cast<const uint4*>(params.low + row * kTile.rank);
   uint4 x[kTile.up_steps()];
 #pragma unroll
   for (int step = 0; step < kTile.up_steps(); ++step)
@@ -305,7 +317,11 @@ __global__ void __launch_bounds__(Config::kThreads, kMixerBlocksPerSm) mixer(Mix
   const MixerLane lane;
   const int cluster = static_cast<int>(blockIdx.x) / MixerTile::kRanks, rank = cluster_rank();
 
-  cluster_arrive();  // this block's mailbox exists
+  if (threadIdx.x == 0) {
+    init_barrier(&shared.arrived, 1);
+    fence_barrier_init();
+  }
+  cluster_arrive();  // this block's mailbox and barrier exist
   copy_weights<Config>(params, shared);
   wait_for_inputs();
 
@@ -357,14 +373,14 @@ __global__ void __launch_bounds__(Config::kThreads, kMixerBlocksPerSm) mixer(Mix
     float mean[2];
 #pragma unroll
     for (int index = 0; index < 2; ++index) {
-      mean[index] =
-          sigmoid(sum[index]) * gated.low[index] + sigmoid(sum[index + 2]) * gated.high[index];
+      const float2 n = unpack_bf16(gated.branches[index]);
+      mean[index] = sigmoid(sum[index]) * n.x + sigmoid(sum[index + 2]) * n.y;
       mean[index] += __shfl_xor_sync(kAllLanes, mean[index], 4);  // the other two branches
     }
     const int odd = lane.group % 2, row = first_row + split * kRowTile + 2 * lane.quad + odd;
     constexpr float kShare = 1.0F / MixerTile::kBranches;
     if (row < params.rows)
-      params.mixed[static_cast<size_t>(row) * kTile.hidden + column] =
+      params.mixed[row * kTile.hidden + column] =
           from_float<Bf16>((odd != 0 ? mean[1] : mean[0]) * kShare);
     gated.load(params, lane, column, first_row + (kSplits + split) * kRowTile);
   }
