@@ -35,6 +35,7 @@ ops::KernelNote note_ngram(const GpuSpec& gpu);
 ops::KernelNote note_ple_mix(const GpuSpec& gpu);
 ops::KernelNote note_qsa_front(const GpuSpec& gpu);
 ops::KernelNote note_qsa_select(const GpuSpec& gpu);
+ops::KernelNote note_qsa_attend(const GpuSpec& gpu);
 ops::KernelNote note_router(const GpuSpec& gpu);
 ops::KernelNote note_experts(const GpuSpec& gpu);
 

@@ -34,10 +34,10 @@ __device__ __forceinline__ uint4 load_streaming(const void* global) {
   return value;
 }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
 /// A transaction barrier in shared memory (8 bytes, 8-byte aligned).
 using Barrier = uint64_t;
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 __device__ __forceinline__ void init_barrier(Barrier* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
@@ -54,10 +54,10 @@ __device__ __forceinline__ void arrive(Barrier* barrier) {
 }
 /// Arrives and announces that `bytes` will be copied before the phase completes.
 __device__ __forceinline__ void arrive_expect(Barrier* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 /// Spins until the phase with this parity has completed.
 __device__ __forceinline__ void wait_barrier(Barrier* barrier, uint32_t parity) {

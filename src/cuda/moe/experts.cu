@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts: chooses the kernels by role and shape and cuts long launches into blocks of rows.
 #include <algorithm>
+#include <string>
 
 #include "cuda/cuda_kernels.h"
 #include "cuda/moe/moe_parts.h"
@@ -32,7 +33,11 @@ void launch_experts(Context& context, const ops::ExpertsArgs& args) {
   const moe::ExpertStack shared = moe::stack_experts({&args.shared, 1});
   auto* run = moe::generic_experts;
   int rows_per_block = moe::generic_rows(shape);
-  if (moe::why_not_streaming(shape).empty()) {
+  if (args.role == ops::Role::kPrefill && moe::why_not_grouped(shape, context.gpu()).empty() &&
+      moe::why_not_mapped(routed, shared).empty()) {
+    run = moe::grouped_experts;
+    rows_per_block = moe::kGroupedRows;
+  } else if (moe::why_not_streaming(shape).empty()) {
     run = moe::stream_experts;
     rows_per_block = moe::stream_rows(shape);
   }
@@ -40,6 +45,20 @@ void launch_experts(Context& context, const ops::ExpertsArgs& args) {
     const int rows = std::min(rows_per_block, args.rows - first);
     run(context, {args, shape, routed, shared, first, rows});
   }
+}
+
+ops::KernelNote note_experts(const GpuSpec& gpu) {
+  constexpr moe::MoeShape kReleased{
+      .hidden = 2560, .width = 640, .shared_width = 640, .num_experts = 512, .top_k = 10};
+  static_assert(moe::why_not_streaming(kReleased).empty());
+  const std::string_view reason = moe::why_not_grouped(kReleased, gpu);
+  if (reason.empty())
+    return {.op = "experts",
+            .kernel = "streamed weights; prompts: grouped products, sm_90a",
+            .reason = "released and small sizes; others one dot product per warp"};
+  return {.op = "experts",
+          .kernel = "streamed weights, prompts too",
+          .reason = "grouped products: " + std::string(reason)};
 }
 
 }  // namespace tessera::cuda

@@ -5,6 +5,7 @@
 #include "cuda/device/bf16.cuh"
 #include "cuda/device/pdl.cuh"
 #include "cuda/moe/moe_weights.h"
+#include "cuda/moe/silu_product.cuh"
 #include "cuda/moe/warp_dot.cuh"
 
 namespace tessera::cuda::device {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(Config::kWarps* kWarp) generic_up(GenericArgs 
   const float up = warp_dot(x, up_row, args.hidden);
   if (lane_id() == 0)
     args.inner[item.entry * static_cast<size_t>(args.inner_stride) +
-               static_cast<size_t>(item.column)] = from_float<Bf16>(silu(gate) * up);
+               static_cast<size_t>(item.column)] = from_float<Bf16>(silu_product(gate, up));
 }
 
 template <class Config>

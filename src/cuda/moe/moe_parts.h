@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 #include "cuda/context.h"
 #include "cuda/moe/moe_plan.h"
@@ -44,5 +45,9 @@ void finalise(Context& context, const RowBlock& block, const void* results, Resu
 
 void stream_experts(Context& context, const RowBlock& block);
 void generic_experts(Context& context, const RowBlock& block);
+
+/// Empty when the copy engine can address the experts, else the reason.
+std::string_view why_not_mapped(const ExpertStack& routed, const ExpertStack& shared);
+void grouped_experts(Context& context, const RowBlock& block);
 
 }  // namespace tessera::cuda::moe

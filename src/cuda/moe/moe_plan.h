@@ -147,4 +147,73 @@ constexpr int generic_rows(const MoeShape& shape) {
   return static_cast<int>(std::clamp<size_t>(kGenericScratch / row, 1, 4096));
 }
 
+// ---- Experts of prompts: grouped products on warpgroup tensor cores ----
+
+inline constexpr int kGroupedExperts = 1024;  // bound of the tables in shared memory
+/// Rows per block of rows: bounds scratch at 0.6 GB for the released sizes. Weights are read once
+/// per block, so it is as long as the longest prompt chunk.
+inline constexpr int kGroupedRows = 8192;
+inline constexpr int kGroupedStepK = 64;
+inline constexpr int kSortThreads = 512;  // pairs per segment
+
+/// Weight rows of a tile: two consumer warpgroups with one or two blocks of 64.
+constexpr int grouped_tile_rows(int blocks) { return 2 * 64 * blocks; }
+/// Blocks of 64 per warpgroup for a matrix of `rows` weight rows; 0: none fits. Two halve the
+/// traffic for the tokens.
+constexpr int grouped_blocks(int rows) {
+  for (const int blocks : {2, 1})
+    if (rows % grouped_tile_rows(blocks) == 0) return blocks;
+  return 0;
+}
+/// Token rows of a tile at most: two blocks of 64 by 192 fill the register file of a warpgroup.
+/// FP8 needs registers for the codes on their way.
+constexpr int grouped_tokens(DType weight) { return weight == DType::kF8E4M3 ? 128 : 192; }
+
+constexpr std::string_view why_not_grouped(const MoeShape& shape, const GpuSpec& gpu) {
+  if (!gpu.is_hopper()) return "needs warpgroup products of sm_90a";
+  if (shape.shared_width != shape.width) return "the shared expert has another width";
+  if (shape.hidden % kGroupedStepK != 0 || shape.width % kGroupedStepK != 0)
+    return "sizes are no multiples of 64";
+  const int up = grouped_blocks(2 * shape.width), down = grouped_blocks(shape.hidden);
+  if (up == 0 || down == 0) return "tiles of 128 weight rows do not divide the matrices";
+  if (shape.num_experts < 1 || shape.num_experts > kGroupedExperts)
+    return "too many experts for the table of a block";
+  if (shape.top_k < 1) return "no routed experts";
+  for (const DType dtype : {shape.routed, shape.shared}) {
+    if (dtype == DType::kBF16) continue;
+    if (dtype != DType::kF8E4M3) return "weights are not BF16 or FP8";
+    constexpr int kScaleRows = 128;
+    if (up != 2 || down != 2 || shape.width % kScaleRows != 0 || shape.hidden % kScaleRows != 0)
+      return "tiles would cut the blocks of FP8 scales";
+  }
+  return {};
+}
+
+struct GroupedScratch {
+  size_t inner = 0;        // [entries, width] BF16
+  size_t results = 0;      // [entries, hidden] BF16
+  size_t histogram = 0;    // [segments, num_experts]
+  size_t places = 0;       // [rows, slots]
+  size_t source_rows = 0;  // [entries]
+  size_t tables = 0;       // begins, counts, tile_begins of every group
+  constexpr size_t bytes() const {
+    return inner + results + histogram + places + source_rows + tables;
+  }
+};
+constexpr int sort_segments(const MoeShape& shape, int rows) {
+  return ceil_div(rows * shape.top_k, kSortThreads);
+}
+constexpr GroupedScratch grouped_scratch(const MoeShape& shape, int rows) {
+  const auto entries = static_cast<size_t>(rows) * static_cast<size_t>(shape.slots());
+  const auto experts = static_cast<size_t>(shape.num_experts);
+  const size_t ints = sizeof(int), bf16 = dtype_bytes(DType::kBF16);
+  return {
+      .inner = align_scratch(entries * static_cast<size_t>(shape.width) * bf16),
+      .results = align_scratch(entries * static_cast<size_t>(shape.hidden) * bf16),
+      .histogram = align_scratch(static_cast<size_t>(sort_segments(shape, rows)) * experts * ints),
+      .places = align_scratch(entries * ints),
+      .source_rows = align_scratch(entries * ints),
+      .tables = 3 * align_scratch((experts + 2) * ints)};
+}
+
 }  // namespace tessera::cuda::moe

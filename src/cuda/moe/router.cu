@@ -96,4 +96,10 @@ void launch_router(Context& context, const ops::RouterArgs& args) {
   select(context, args);
 }
 
+ops::KernelNote note_router(const GpuSpec&) {
+  return {.op = "router",
+          .kernel = "logits and selection in one launch",
+          .reason = "BF16 gates of the released and small sizes; prompts and others in several"};
+}
+
 }  // namespace tessera::cuda

@@ -9,6 +9,7 @@
 #include "cuda/device/pdl.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/moe/moe_weights.h"
+#include "cuda/moe/silu_product.cuh"
 #include "cuda/moe/stream_strip.cuh"
 #include "cuda/moe/stream_work.cuh"
 
@@ -181,7 +182,7 @@ class Streamer {
       const size_t at = static_cast<size_t>(entry) * static_cast<size_t>(args_.outs) +
                         static_cast<size_t>(first_row + row);
       if constexpr (Config::kUp)
-        static_cast<Bf16*>(args_.out)[at] = from_float<Bf16>(silu(low) * high);
+        static_cast<Bf16*>(args_.out)[at] = from_float<Bf16>(silu_product(low, high));
       else
         static_cast<float*>(args_.out)[at] = low;
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cuda/device/reduce.cuh"
+#include "cuda/moe/block_scan.cuh"
 #include "cuda/moe/moe_plan.h"
 
 namespace tessera::cuda::device {
@@ -43,15 +44,7 @@ __device__ inline void group_pairs(StreamTables& tables, const int32_t* ids, int
   };
   int own = 0;
   for (int step = 0; step < kPerThread; ++step) own += tiles_of(thread * kPerThread + step);
-  int up_to = own;  // inclusive sum over the warp
-  for (int distance = 1; distance < kWarp; distance *= 2) {
-    const int before = __shfl_up_sync(kAllLanes, up_to, distance);
-    if (lane_id() >= distance) up_to += before;
-  }
-  if (lane_id() == kWarp - 1) tables.warp_tiles[warp_id()] = up_to;
-  __syncthreads();  // the warps' totals are there
-  int place = up_to - own;
-  for (int warp = 0; warp < warp_id(); ++warp) place += tables.warp_tiles[warp];
+  int place = exclusive_sum<moe::kStreamThreads>(own, tables.warp_tiles);
   for (int step = 0; step < kPerThread; ++step) {
     const int expert = thread * kPerThread + step;
     for (int tile = 0; tile < tiles_of(expert); ++tile)

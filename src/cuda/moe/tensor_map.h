@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Describes stacks of expert matrices to the copy engine. The driver's encoder is looked up at run
+// time: the program starts on machines without a driver.
+#pragma once
+
+#include <cuda.h>
+
+#include <string_view>
+
+#include "cuda/moe/moe_weights.h"
+
+namespace tessera::cuda::moe {
+
+/// Empty when both can be described: distances are multiples of 16 bytes, up lies behind gate.
+std::string_view why_not_mapped(const ExpertStack& stack);
+
+/// Boxes of 64 BF16 by `tile_rows` rows with the 128-byte swizzle. Gate and up rows alternate in
+/// groups of eight; dimensions: K, row in group, gate or up, group, expert.
+CUtensorMap map_gate_up(const ExpertStack& stack, int width, int hidden, int num_experts,
+                        int tile_rows);
+/// Dimensions: K, row, expert.
+CUtensorMap map_down(const ExpertStack& stack, int width, int hidden, int num_experts,
+                     int tile_rows);
+
+}  // namespace tessera::cuda::moe
