@@ -22,6 +22,8 @@ void launch_qsa_attend(Context& context, const ops::QsaAttendArgs& args);
 void launch_router(Context& context, const ops::RouterArgs& args);
 void launch_experts(Context& context, const ops::ExpertsArgs& args);
 void launch_finish(Context& context, const ops::FinishArgs& args);
+/// Waits for its results.
+void launch_sample(Context& context, const ops::SampleArgs& args);
 
 /// Which kernel an op uses for the model's shapes on this device, and why: printed at start. One
 /// function per op folder.
@@ -38,5 +40,6 @@ ops::KernelNote note_qsa_select(const GpuSpec& gpu);
 ops::KernelNote note_qsa_attend(const GpuSpec& gpu);
 ops::KernelNote note_router(const GpuSpec& gpu);
 ops::KernelNote note_experts(const GpuSpec& gpu);
+ops::KernelNote note_sample(const GpuSpec& gpu);
 
 }  // namespace tessera::cuda

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     attend_tile_kernel(ops::QsaAttendArgs args, Batch batch, AttendSplit split) {
 #if __CUDA_ARCH__ >= 900
   static_assert(sizeof(AttendShared<Config>) <= kHopperSharedBytes);
-  extern __shared__ __align__(128) std::byte dynamic_shared[];
+  extern __shared__ __align__(1024) std::byte dynamic_shared[];
   auto& shared = *reinterpret_cast<AttendShared<Config>*>(dynamic_shared);
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();  // barriers are initialised

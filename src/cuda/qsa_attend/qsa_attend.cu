@@ -9,6 +9,7 @@
 #include "cuda/cuda_kernels.h"
 #include "cuda/qsa_attend/attend_any_kernel.cuh"
 #include "cuda/qsa_attend/attend_tile_kernel.cuh"
+#include "cuda/qsa_attend/attend_union_kernel.cuh"
 #include "cuda/qsa_attend/qsa_attend_plan.h"
 
 namespace tessera::cuda {
@@ -92,13 +93,20 @@ void launch_tiles(Context& context, const ops::QsaAttendArgs& args) {
          kernel.kernel, args, context.batch(), split_attend(args.budget_blocks, tile.splits));
 }
 
+void launch_union(Context& context, const ops::QsaAttendArgs& args) {
+  int groups = 0;
+  for (const ops::RowSpan& span : args.batch.spans)
+    groups += UnionPlan::groups(span.position, span.num_rows);
+  launch(context,
+         {.grid = {static_cast<unsigned>(groups * args.shape.kv_heads)},
+          .block = {device::UnionAttend::kThreads},
+          .shared_bytes = sizeof(device::UnionShared)},
+         device::attend_union_kernel<device::UnionAttend>, args, context.batch(), groups);
+}
+
 }  // namespace
 
-void launch_qsa_attend(Context& context, const ops::QsaAttendArgs& args) {
-  if (supports_fast_attend(args.shape, args.cache, context.gpu()).empty()) {
-    launch_tiles(context, args);
-    return;
-  }
+void launch_qsa_attend_any(Context& context, const ops::QsaAttendArgs& args) {
   using Config = device::AttendAny;
   launch(context,
          {.grid = {static_cast<unsigned>(args.batch.num_rows) *
@@ -108,14 +116,30 @@ void launch_qsa_attend(Context& context, const ops::QsaAttendArgs& args) {
          device::attend_any_kernel<Config>, args, context.batch());
 }
 
-ops::KernelNote note_qsa_attend(const ops::QsaShape& shape, const ops::QsaCache& cache,
-                                const GpuSpec& gpu) {
+void launch_qsa_attend(Context& context, const ops::QsaAttendArgs& args) {
+  if (!supports_fast_attend(args.shape, args.cache, context.gpu()).empty())
+    launch_qsa_attend_any(context, args);
+  else if (supports_union_attend(args).empty())
+    launch_union(context, args);
+  else
+    launch_tiles(context, args);
+}
+
+ops::KernelNote note_qsa_attend(const GpuSpec& gpu) {
+  // Heads and aligned pages of the released model; a launch of other shapes takes the generic
+  // kernel.
+  const ops::QsaShape shape{.heads = FastAttendShape::kGroup,
+                            .kv_heads = 1,
+                            .head_dim = FastAttendShape::kHeadDim,
+                            .block = FastAttendShape::kBlock};
+  ops::QsaCache cache;
+  cache.keys.dtype = cache.values.dtype = DType::kBF16;
   const std::string_view reason = supports_fast_attend(shape, cache, gpu);
-  if (reason.empty())
-    return {"qsa_attend",
-            cache.keys.dtype == DType::kBF16 ? "sm90 tiles, BF16" : "sm90 tiles, E4M3",
-            "released head geometry"};
-  return {"qsa_attend", "generic", std::string(reason)};
+  if (!reason.empty()) return {"qsa_attend", "online softmax in FP32", std::string(reason)};
+  return {
+      "qsa_attend",
+      "sm_90a: tiles of 32 blocks for decode rows, wgmma over the blocks of 8 queries for prompts",
+      "12 heads of 256 per K/V head, blocks of 4; prompts on E4M3: as decode rows"};
 }
 
 }  // namespace tessera::cuda

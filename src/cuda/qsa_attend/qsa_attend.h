@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which attention kernel runs for a model's shapes.
+// The kernel behind launch_qsa_attend that takes every shape: tests and benches compare with it.
 #pragma once
 
-#include "cuda/gpu_spec.h"
-#include "ops/ops.h"
+#include "cuda/context.h"
+#include "ops/qsa.h"
 
 namespace tessera::cuda {
 
-ops::KernelNote note_qsa_attend(const ops::QsaShape& shape, const ops::QsaCache& cache,
-                                const GpuSpec& gpu);
+void launch_qsa_attend_any(Context& context, const ops::QsaAttendArgs& args);
 
 }  // namespace tessera::cuda

@@ -86,6 +86,33 @@ constexpr int plan_attend(ops::Role role, int num_spans, int num_rows, int kv_he
   return groups * kv_heads <= fits_wide ? kWideTile : kSharedTile;
 }
 
+/// The prompt kernel: queries whose positions share position / kQueries run over the union of their
+/// blocks. The groups follow from absolute positions, so they are the same in every launch whose
+/// chunks are cut on the 64-token grid.
+struct UnionPlan {
+  static constexpr int kQueries = 8;
+  static constexpr int kMaxBlocks = 131072;  // of a sequence: what the map in shared memory holds
+  static constexpr int kMaxBudget = 512;     // blocks of a query
+  static constexpr int kListEntries = kQueries * (kMaxBudget + 1) + 8;  // whole tiles of 16
+
+  static constexpr int groups(int64_t position, int num_rows) {
+    if (num_rows == 0) return 0;
+    return static_cast<int>((position + num_rows - 1) / kQueries - position / kQueries) + 1;
+  }
+};
+static_assert(UnionPlan::kListEntries % 16 == 0);
+
+/// Empty when the prompt kernel takes a launch that the tensor-core kernels take.
+inline std::string_view supports_union_attend(const ops::QsaAttendArgs& args) {
+  if (args.batch.role != ops::Role::kPrefill) return "decode rows must not share softmax tiles";
+  if (args.cache.keys.dtype != DType::kBF16) return "K and V are not BF16";
+  if (args.budget_blocks > UnionPlan::kMaxBudget) return "more than 512 blocks per query";
+  for (const ops::RowSpan& span : args.batch.spans)
+    if (span.position + span.num_rows >= int64_t{UnionPlan::kMaxBlocks} * args.shape.block)
+      return "a sequence has more than 524288 tokens";
+  return {};
+}
+
 /// Empty when the tensor-core kernels take these arguments, else the reason why not.
 inline std::string_view supports_fast_attend(const ops::QsaShape& shape, const ops::QsaCache& cache,
                                              const GpuSpec& gpu) {
