@@ -45,17 +45,17 @@ struct UnionShared {
   using Config = UnionAttend;
   alignas(1024) std::byte query[Config::kSlabs][Config::kRows * kSwizzleBytes];
   union {
-    struct {
-      alignas(1024) UnionTile keys[Config::kStages];
-      alignas(1024) UnionTile values[Config::kStages];
-    };
-    uint32_t
-        chosen[UnionPlan::kMaxBlocks / 4];  // a byte per block of the sequence, a bit per query
+    alignas(1024) UnionTile tiles[2 * Config::kStages];
+    // A byte per block of the sequence, a bit per query.
+    uint32_t chosen[UnionPlan::kMaxBlocks / 4];
   };
   uint32_t list[UnionPlan::kListEntries];  // block << 8 | queries that selected it, ascending
   int counts[2][Config::kWarps];
   uint64_t keys_full[Config::kStages], values_full[Config::kStages];    // copies have landed
   uint64_t keys_empty[Config::kStages], values_empty[Config::kStages];  // products have read them
+
+  __device__ UnionTile& keys(int stage) { return tiles[stage]; }
+  __device__ UnionTile& values(int stage) { return tiles[Config::kStages + stage]; }
 };
 
 /// Queries of one sequence whose positions share position / 8.

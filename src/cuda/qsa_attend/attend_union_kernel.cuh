@@ -69,10 +69,10 @@ __device__ inline void produce_union(UnionShared& shared, const ops::QsaCache& c
       next_page = group.pages[(next >> 8) / Config::kPageBlocks];
     }
     wait_barrier(&shared.keys_empty[stage], freed);
-    copy(shared.keys[stage], cache.keys, page, block, tokens);
+    copy(shared.keys(stage), cache.keys, page, block, tokens);
     arrive_after_copies(&shared.keys_full[stage]);
     wait_barrier(&shared.values_empty[stage], freed);
-    copy(shared.values[stage], cache.values, page, block, tokens);
+    copy(shared.values(stage), cache.values, page, block, tokens);
     arrive_after_copies(&shared.values_full[stage]);
     entry = next;
     page = next_page;
@@ -144,7 +144,7 @@ class UnionConsumer {
 #pragma unroll
     for (int slab = 0; slab < Config::kSlabs; ++slab) {
       const uint64_t rows = tile_descriptor(shared_.query[slab] + consumer_ * 64 * kSwizzleBytes);
-      const uint64_t keys = tile_descriptor(shared_.keys[stage][slab]);
+      const uint64_t keys = tile_descriptor(shared_.keys(stage)[slab]);
 #pragma unroll
       for (int step = 0; step < kSwizzleBytes / 32; ++step)
         multiply_tiles<Config::kTileTokens>(logits_,
@@ -228,7 +228,7 @@ class UnionConsumer {
   }
 
   __device__ void accumulate(int stage, const uint32_t (&weights)[Config::kTileTokens / 16][4]) {
-    const uint64_t values = columns_descriptor(shared_.values[stage], Config::kSlabBytes);
+    const uint64_t values = columns_descriptor(shared_.values(stage), Config::kSlabBytes);
     pin_registers(sums_);
     begin_products();
 #pragma unroll
