@@ -98,9 +98,11 @@ void multiply(Context& context, const RowBlock& block, device::GroupedArgs args,
   CUtensorMap routed{}, shared{};
   if (weight == DType::kBF16) {
     const auto map = kUp ? map_gate_up : map_down;
-    if (last > 1)
-      routed = map(block.routed, shape.width, shape.hidden, shape.num_experts, tile_rows);
-    if (first == 0) shared = map(block.shared, shape.width, shape.hidden, 1, tile_rows);
+    shared = map(block.shared, shape.width, shape.hidden, 1, tile_rows);
+    // Every kernel fetches both maps: an unused one must be valid, too.
+    routed = last > 1 ? map(block.routed, shape.width, shape.hidden, shape.num_experts, tile_rows)
+                      : shared;
+    if (first > 0) shared = routed;
   }
   const GroupedKernel kernel = pick<kUp>(weight, blocks);
   launch(context,

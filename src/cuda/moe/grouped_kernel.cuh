@@ -162,8 +162,8 @@ class GroupedProducer {
   /// matrix, and the same place in a line.
   __device__ __forceinline__ const std::byte* first_codes(const GroupTile& tile) const {
     const auto thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-    const WeightPlace at =
-        weight_place<Config::kUp>(tile.weight_tile * Shared::kWeightRows + thread / kCodePieces);
+    const moe::WeightPlace at = moe::weight_place(
+        Config::kUp, tile.weight_tile * Shared::kWeightRows + thread / kCodePieces);
     const moe::MatrixStack& stack =
         Config::kUp ? (at.second ? args_.experts.up : args_.experts.gate) : args_.experts.down;
     return stack.data + max(tile.expert, 0) * stack.stride +

@@ -59,9 +59,7 @@ struct GroupIndex {
     const int token_tiles = tile_begins[low + 1] - tile_begins[low];
     const int local = index - (tile_begins[low] - tile_begins[tables.first]) * tables.weight_tiles;
     const int token_tile = local % token_tiles;
-    // Tiles of an expert are equally long, as far as whole columns of the product allow: the last
-    // one is never empty, because no tile is longer than what the sort counted with.
-    const int per_tile = moe::ceil_div(moe::ceil_div(counts[low], token_tiles), 8) * 8;
+    const int per_tile = moe::tile_tokens(counts[low], token_tiles);
     const int begin = token_tile * per_tile;
     return {.expert = low - 1,
             .weight_tile = local / token_tiles,
@@ -69,18 +67,5 @@ struct GroupIndex {
             .tokens = min(per_tile, counts[low] - begin)};
   }
 };
-
-/// Where row `row` of the weight rows that an expert's tiles cover lies: gate and up alternate in
-/// groups of eight, so that one thread gets both of a feature.
-struct WeightPlace {
-  int row = 0;          // of the matrix
-  bool second = false;  // up instead of gate
-};
-template <bool kUp>
-__device__ __forceinline__ WeightPlace weight_place(int row) {
-  constexpr int kGroup = 8;
-  if constexpr (!kUp) return {row, false};
-  return {row / (2 * kGroup) * kGroup + row % kGroup, row / kGroup % 2 != 0};
-}
 
 }  // namespace tessera::cuda::device

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "core/dtype.h"
@@ -127,6 +128,30 @@ constexpr int inner_stride(const MoeShape& shape) {
   return ceil_div(std::max(shape.width, shape.shared_width), kVector) * kVector;
 }
 
+/// Items of one block: shared items block, block + grid, ..; then a range of routed ones.
+struct StreamShare {
+  int num_shared = 0;
+  int routed_begin = 0;
+  int routed_end = 0;
+};
+
+/// Shared items are dealt out before the routing is known; the routed ones are cut so that every
+/// block streams the same number of bytes. Costs are bytes per item in any unit.
+constexpr StreamShare share_of(int block, int grid, int shared_items, int shared_cost,
+                               int routed_items, int routed_cost) {
+  const int64_t total = int64_t{shared_items} * shared_cost + int64_t{routed_items} * routed_cost;
+  const auto routed_before = [=](int end) {
+    const int64_t shared_before =
+        int64_t{end} * (shared_items / grid) + std::min(end, shared_items % grid);
+    const int64_t cost = total * end / grid - shared_before * shared_cost;
+    const int64_t items = (std::max(cost, int64_t{0}) + routed_cost - 1) / routed_cost;
+    return static_cast<int>(std::min(items, int64_t{routed_items}));
+  };
+  return {.num_shared = shared_items / grid + (block < shared_items % grid ? 1 : 0),
+          .routed_begin = routed_before(block),
+          .routed_end = routed_before(block + 1)};
+}
+
 /// Pieces of the scratch memory of one launch, in bytes.
 struct StreamScratch {
   size_t inner = 0;    // [rows, slots, inner_stride] BF16
@@ -168,6 +193,26 @@ constexpr int grouped_blocks(int rows) {
 /// Token rows of a tile at most: two blocks of 64 by 192 fill the register file of a warpgroup.
 /// FP8 needs registers for the codes on their way.
 constexpr int grouped_tokens(DType weight) { return weight == DType::kF8E4M3 ? 128 : 192; }
+
+/// Entries per tile of a group of `count` entries that the sort gave `tiles` tiles: equally many,
+/// as far as whole columns of the product allow. The last tile is never empty, because no tile is
+/// longer than what the sort counted with.
+constexpr int tile_tokens(int count, int tiles) {
+  constexpr int kColumnUnit = 8;
+  return ceil_div(ceil_div(count, tiles), kColumnUnit) * kColumnUnit;
+}
+
+/// Where row `row` of the weight rows that an expert's tiles cover lies: gate and up alternate in
+/// groups of eight, so that one thread gets both of a feature.
+struct WeightPlace {
+  int row = 0;          // of the matrix
+  bool second = false;  // up instead of gate
+};
+constexpr WeightPlace weight_place(bool up, int row) {
+  constexpr int kGroup = 8;
+  if (!up) return {row, false};
+  return {row / (2 * kGroup) * kGroup + row % kGroup, row / kGroup % 2 != 0};
+}
 
 constexpr std::string_view why_not_grouped(const MoeShape& shape, const GpuSpec& gpu) {
   if (!gpu.is_hopper()) return "needs warpgroup products of sm_90a";

@@ -221,8 +221,9 @@ __global__ void __launch_bounds__(moe::kStreamThreads, 2)
     allow_next_kernel();
   }
   group_pairs(shared.tables, args.ids, args.rows * args.top_k);
-  const StreamShare share = share_of(block, grid, shared_items, static_cast<int>(sizeof(Shared)),
-                                     streamer.routed_items(), static_cast<int>(sizeof(Routed)));
+  const moe::StreamShare share =
+      moe::share_of(block, grid, shared_items, static_cast<int>(sizeof(Shared)),
+                    streamer.routed_items(), static_cast<int>(sizeof(Routed)));
   const int num_routed = share.routed_end - share.routed_begin;
   const auto locate = [&](int index) {
     return index < share.num_shared

@@ -69,29 +69,4 @@ __device__ __forceinline__ int find_pair(const StreamTables& tables, int pairs, 
   return found;
 }
 
-/// Items of one block: shared items block, block + grid, ..; then a range of routed ones.
-struct StreamShare {
-  int num_shared = 0;
-  int routed_begin = 0;
-  int routed_end = 0;
-};
-
-/// Shared items are dealt out before the routing is known; the routed ones are cut so that every
-/// block streams the same number of bytes. Costs are bytes per item in any unit.
-__device__ __forceinline__ StreamShare share_of(int block, int grid, int shared_items,
-                                                int shared_cost, int routed_items,
-                                                int routed_cost) {
-  const int64_t total = int64_t{shared_items} * shared_cost + int64_t{routed_items} * routed_cost;
-  const auto routed_before = [&](int end) {
-    const int64_t shared_before =
-        int64_t{end} * (shared_items / grid) + min(end, shared_items % grid);
-    const int64_t cost = total * end / grid - shared_before * shared_cost;
-    const int64_t items = (max(cost, int64_t{0}) + routed_cost - 1) / routed_cost;
-    return static_cast<int>(min(items, int64_t{routed_items}));
-  };
-  return {.num_shared = shared_items / grid + (block < shared_items % grid ? 1 : 0),
-          .routed_begin = routed_before(block),
-          .routed_end = block + 1 == grid ? routed_items : routed_before(block + 1)};
-}
-
 }  // namespace tessera::cuda::device
