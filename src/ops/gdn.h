@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "ops/cost.h"
 #include "ops/rows.h"
@@ -35,16 +36,24 @@ struct GdnPending {
 
   static constexpr size_t kHeaderBytes = 64;
 
-  constexpr size_t value_at() const { return floats(shape.value_heads, shape.key_dim); }
-  constexpr size_t log_decay_at() const {
-    return value_at() + floats(shape.value_heads, shape.value_dim);
+  // Places within a row, in floats.
+  constexpr size_t key_at(int head) const { return floats(head, shape.key_dim); }
+  constexpr size_t value_at(int head) const {
+    return key_at(shape.value_heads) + floats(head, shape.value_dim);
   }
+  constexpr size_t log_decay_at() const { return value_at(shape.value_heads); }
   constexpr size_t beta_at() const { return log_decay_at() + floats(shape.value_heads, 1); }
   constexpr size_t row_floats() const { return beta_at() + floats(shape.value_heads, 1); }
   constexpr size_t bytes(int rows) const {
     return kHeaderBytes + static_cast<size_t>(rows) * row_floats() * sizeof(float);
   }
-  /// First float of a row; `pending` is the start of the header.
+
+  /// Of a header in host memory; a count that no launch can have left is cut.
+  int accepted(const std::byte* pending, int most) const {
+    int32_t count = 0;
+    std::memcpy(&count, pending, sizeof count);
+    return count < 0 ? 0 : count < most ? count : most;
+  }
   float* row(std::byte* pending, int index) const {
     return reinterpret_cast<float*>(pending + kHeaderBytes) +
            static_cast<size_t>(index) * row_floats();

@@ -45,7 +45,8 @@ class GdnCase {
         dt_bias_(random_.normals(heads_)),
         norm_(random_.normals(dv_)),
         ring_(make_ring(kGapBytes, channels_ * sizeof(float), shape.conv_kernel - 1)),
-        matrix_at_(kGapBytes + ring_.entry_bytes * static_cast<size_t>(ring_.slots) + kGapBytes) {
+        matrix_at_(kGapBytes + ring_.entry_bytes * static_cast<size_t>(ring_.slots) + kGapBytes),
+        pending_at_(matrix_at_ + heads_ * dk_ * dv_ * sizeof(float) + kGapBytes) {
     for (const int length : lengths_) draw(static_cast<size_t>(length), gates);
   }
 
@@ -54,6 +55,25 @@ class GdnCase {
     Result result{std::vector<Rows>(lengths_.size()), fresh()};
     for (const Launch& launch : schedule) run_launch(backend, launch, role, gate, result);
     return result;
+  }
+
+  /// Decode by verify launches; what each accepts is applied by the next, and by a last one without
+  /// rows.
+  Result run_verified(ops::Ops& backend, const Schedule& schedule) {
+    Result result{std::vector<Rows>(lengths_.size()), fresh()};
+    Launch flush;
+    for (size_t sequence = 0; sequence < lengths_.size(); ++sequence)
+      flush.push_back({sequence, 0});
+    for (const Launch& launch : schedule) {
+      run_launch(backend, launch, ops::Role::kDecode, ops::GateActivation::kSigmoid, result, true);
+      for (const Piece& piece : launch)
+        set_accepted(result, piece.sequence, piece.tokens - piece.rejected);
+    }
+    run_launch(backend, flush, ops::Role::kDecode, ops::GateActivation::kSigmoid, result, true);
+    return result;
+  }
+  void set_accepted(Result& result, size_t sequence, int32_t count) const {
+    std::memcpy(result.sequences[sequence].slot.data() + pending_at_, &count, sizeof count);
   }
 
   /// The specification's recurrence over whole sequences, state in double.
@@ -71,6 +91,9 @@ class GdnCase {
         .subspan(static_cast<size_t>(token) * channels_, channels_);
   }
   const std::vector<int>& lengths() const { return lengths_; }
+  Result start() const { return {std::vector<Rows>(lengths_.size()), fresh()}; }
+  void run_launch(ops::Ops& backend, const Launch& launch, ops::Role role, ops::GateActivation gate,
+                  Result& result, bool verify = false) const;
   const ops::RingRef& ring() const { return ring_; }
 
  private:
@@ -91,13 +114,14 @@ class GdnCase {
     }
   }
   std::vector<Sequence> fresh() const {
-    const size_t bytes = matrix_at_ + heads_ * dk_ * dv_ * sizeof(float) + kGapBytes;
+    const size_t pending = ops::GdnPending{shape_}.bytes(kMaxDecodeRows);
     std::vector<Sequence> sequences(lengths_.size());
-    for (Sequence& sequence : sequences) sequence.slot.resize(bytes, std::byte{0});
+    for (Sequence& sequence : sequences) {
+      sequence.slot.resize(pending_at_ + ops::GdnPending::kHeaderBytes, std::byte{0});
+      sequence.slot.resize(pending_at_ + pending + kGapBytes, kPoison);
+    }
     return sequences;
   }
-  void run_launch(ops::Ops& backend, const Launch& launch, ops::Role role, ops::GateActivation gate,
-                  Result& result) const;
   void head_by_definition(size_t sequence, size_t head, ops::GateActivation gate,
                           const std::vector<double>& convolved, Result& result) const;
   std::vector<double> convolved(size_t sequence) const;
@@ -108,12 +132,12 @@ class GdnCase {
   size_t channels_, heads_, dk_, dv_;
   Values conv_, a_log_, dt_bias_, norm_;
   ops::RingRef ring_;
-  size_t matrix_at_;
+  size_t matrix_at_, pending_at_;
   Inputs inputs_{};
 };
 
 void GdnCase::run_launch(ops::Ops& backend, const Launch& launch, ops::Role role,
-                         ops::GateActivation gate, Result& result) const {
+                         ops::GateActivation gate, Result& result, bool verify) const {
   Batch batch(result.sequences, launch, role);
   const Values qkv(batch.gather(inputs_.qkv, channels_));
   const Values z(batch.gather(inputs_.z, heads_ * dv_));
@@ -133,7 +157,10 @@ void GdnCase::run_launch(ops::Ops& backend, const Launch& launch, ops::Role role
                .batch = batch.view(),
                .conv_ring = ring_,
                .matrix_offset = matrix_at_,
-               .out = out.data()});
+               .out = out.data(),
+               .verify = verify,
+               .pending_offset = pending_at_,
+               .pending_rows = kMaxDecodeRows});
   EXPECT_TRUE(out.guards_intact());
   batch.scatter(out.all(), heads_ * dv_, result.out);
   batch.advance();
@@ -328,6 +355,72 @@ TEST_P(GdnOpTest, EmptySpansLeaveTheStateAlone) {
       EXPECT_EQ(got.sequences[sequence].slot, want.sequences[sequence].slot);
     }
   }
+}
+
+/// Random numbers of drafted and of rejected rows, until every sequence is whole.
+Schedule drafting(const std::vector<int>& lengths, uint64_t seed) {
+  Random random(seed);
+  Schedule schedule;
+  std::vector<int> left = lengths;
+  while (*std::max_element(left.begin(), left.end()) > 0) {
+    Launch launch;
+    for (size_t sequence = 0; sequence < left.size(); ++sequence) {
+      if (left[sequence] == 0) continue;
+      const int tokens = std::min(left[sequence], 1 + random.below(kMaxDecodeRows));
+      const int rejected = random.below(tokens);
+      launch.push_back({sequence, tokens, rejected});
+      left[sequence] -= tokens - rejected;
+    }
+    schedule.push_back(launch);
+  }
+  return schedule;
+}
+
+TEST_P(GdnOpTest, ReplayedRowsHaveTheBitsOfPlainDecoding) {
+  for (const GdnShape& shape : {kSmall, kOdd, kReleased, kScalar})
+    for (const uint64_t seed : {1, 2, 3}) {
+      SCOPED_TRACE(testing::Message() << "key dim " << shape.key_dim << " seed " << seed);
+      GdnCase data(shape, {23, 6, 1, 17}, Gates::kUsual, 29);
+      Result want = data.run(*ops_, one_by_one(data.lengths(), 1), ops::Role::kDecode);
+      Result got = data.run_verified(*ops_, drafting(data.lengths(), seed));
+      for (size_t sequence = 0; sequence < data.lengths().size(); ++sequence) {
+        ASSERT_TRUE(same_bits(got.out[sequence], want.out[sequence])) << sequence;
+        ASSERT_TRUE(same_bits(data.matrix(got, sequence), data.matrix(want, sequence))) << sequence;
+      }
+    }
+}
+
+TEST_P(GdnOpTest, VerifyAppliesNothingBeforeItIsAccepted) {
+  for (const int32_t accepted : {0, -1}) {
+    GdnCase data(kSmall, {11}, Gates::kUsual, 30);
+    const auto decode = [&](int tokens, int rejected, bool verify, Result& result) {
+      data.run_launch(*ops_, {{0, tokens, rejected}}, ops::Role::kDecode,
+                      ops::GateActivation::kSigmoid, result, verify);
+    };
+    Result want = data.start(), got = data.start();
+    decode(5, 0, false, want);
+    decode(5, 0, false, got);
+    for (int launch = 0; launch < 2; ++launch) {
+      decode(6, 6, true, got);
+      data.set_accepted(got, 0, accepted);
+    }
+    EXPECT_TRUE(same_bits(data.matrix(got, 0), data.matrix(want, 0)));
+  }
+}
+
+/// A corrupt count must not send the replay beyond the rows that the slot holds.
+TEST_P(GdnOpTest, AcceptedCountsAreCut) {
+  GdnCase data(kOdd, {kMaxDecodeRows}, Gates::kUsual, 31);
+  Result want = data.run(*ops_, one_by_one(data.lengths(), 1), ops::Role::kDecode);
+  Result got = data.start();
+  const auto verify = [&](int tokens) {
+    data.run_launch(*ops_, {{0, tokens}}, ops::Role::kDecode, ops::GateActivation::kSigmoid, got,
+                    true);
+  };
+  verify(kMaxDecodeRows);
+  data.set_accepted(got, 0, std::numeric_limits<int32_t>::max());
+  verify(0);
+  EXPECT_TRUE(same_bits(data.matrix(got, 0), data.matrix(want, 0)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, GdnOpTest, testing::ValuesIn(backends()), backend_name);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reference of Gated DeltaNet: the recurrence, token by token, for decode and prefill alike.
+#include <algorithm>
 #include <vector>
 
 #include "core/parallel.h"
@@ -30,32 +31,47 @@ void convolve(const ops::GdnArgs& args, const History<float>& inputs, int64_t po
     out[channel] = static_cast<float>(silu(sums[channel]));
 }
 
-std::vector<double> l2_normalized(const float* x, int count, double scale) {
+/// In FP32, as verify launches store it: a replayed row is the row that was run.
+std::vector<float> l2_normalized(const float* x, int count, double scale) {
   const double factor = scale / std::sqrt(dot(x, x, count) + kL2Eps);
-  std::vector<double> out(x, x + count);
-  for (double& value : out) value *= factor;
+  std::vector<float> out(static_cast<size_t>(count));
+  for (size_t index = 0; index < out.size(); ++index)
+    out[index] = static_cast<float>(x[index] * factor);
   return out;
 }
 
-/// One step of the delta rule of one head. `matrix` [dk, dv] is updated; returns o [dv].
-std::vector<float> delta_step(const std::vector<double>& q, const std::vector<double>& k,
-                              const float* v, double decay, double beta, size_t dv, float* matrix) {
+/// What one row brings to one head: k [dk] and v [dv].
+struct Update {
+  const float* key = nullptr;
+  const float* value = nullptr;
+  float log_decay = 0;
+  float beta = 0;
+};
+
+/// One step of the delta rule of one head. `matrix` [dk, dv] is updated; returns o [dv], empty
+/// without `query`.
+std::vector<float> delta_step(const ops::GdnShape& shape, const Update& update, const float* query,
+                              float* matrix) {
+  const auto dk = static_cast<size_t>(shape.key_dim), dv = static_cast<size_t>(shape.value_dim);
+  const double decay = std::exp(double{update.log_decay});
   std::vector<double> retrieved(dv, 0.0), out(dv, 0.0);
-  for (size_t key = 0; key < k.size(); ++key) {
+  for (size_t key = 0; key < dk; ++key) {
     for (size_t value = 0; value < dv; ++value) {
       float& cell = matrix[key * dv + value];
       cell = static_cast<float>(double{cell} * decay);
-      retrieved[value] += double{cell} * k[key];
+      retrieved[value] += double{cell} * double{update.key[key]};
     }
   }
-  for (size_t key = 0; key < k.size(); ++key) {
+  for (size_t key = 0; key < dk; ++key) {
     for (size_t value = 0; value < dv; ++value) {
       float& cell = matrix[key * dv + value];
       cell =
-          static_cast<float>(double{cell} + k[key] * beta * (double{v[value]} - retrieved[value]));
-      out[value] += double{cell} * q[key];
+          static_cast<float>(double{cell} + double{update.key[key]} * double{update.beta} *
+                                                (double{update.value[value]} - retrieved[value]));
+      if (query != nullptr) out[value] += double{cell} * double{query[key]};
     }
   }
+  if (query == nullptr) return {};
   return {out.begin(), out.end()};
 }
 
@@ -68,6 +84,33 @@ void gated_norm(const ops::GdnArgs& args, const float* o, const float* z, float*
                                                                    : silu(double{z[value]});
     out[value] = static_cast<float>(o[value] * factor * double{args.norm[value]} * gate);
   }
+}
+
+/// Applies the accepted rows that the last verify launch left to one head.
+void replay(const ops::GdnArgs& args, const ops::RowSpan& span, int head, float* matrix) {
+  const ops::GdnPending layout{args.shape};
+  const auto at = static_cast<size_t>(head);
+  std::byte* pending = span.slot + args.pending_offset;
+  for (int row = 0; row < layout.accepted(pending, args.pending_rows); ++row) {
+    const float* stored = layout.row(pending, row);
+    delta_step(args.shape,
+               {.key = stored + layout.key_at(head),
+                .value = stored + layout.value_at(head),
+                .log_decay = stored[layout.log_decay_at() + at],
+                .beta = stored[layout.beta_at() + at]},
+               nullptr, matrix);
+  }
+}
+
+void leave_pending(const ops::GdnArgs& args, const ops::RowSpan& span, int row, int head,
+                   const Update& update) {
+  const ops::GdnPending layout{args.shape};
+  if (row >= args.pending_rows) return;
+  float* stored = layout.row(span.slot + args.pending_offset, row);
+  std::copy_n(update.key, args.shape.key_dim, stored + layout.key_at(head));
+  std::copy_n(update.value, args.shape.value_dim, stored + layout.value_at(head));
+  stored[layout.log_decay_at() + static_cast<size_t>(head)] = update.log_decay;
+  stored[layout.beta_at() + static_cast<size_t>(head)] = update.beta;
 }
 
 /// All rows of a span through one value head; `convolved` [rows of the span, channels].
@@ -83,16 +126,26 @@ void run_head(const ops::GdnArgs& args, const ops::RowSpan& span, const float* c
       2 * static_cast<size_t>(shape.key_heads) * dk + static_cast<size_t>(head) * dv;
   auto* matrix = reinterpret_cast<float*>(span.slot + args.matrix_offset) +
                  static_cast<size_t>(head) * dk * dv;
+  std::vector<float> copy;
+  if (args.verify) {
+    replay(args, span, head, matrix);
+    copy.assign(matrix, matrix + dk * dv);
+    matrix = copy.data();
+  }
   for (int row = 0; row < span.num_rows; ++row) {
     const float* mixed =
         convolved + static_cast<size_t>(row) * static_cast<size_t>(shape.channels());
     const size_t at = static_cast<size_t>(span.row_begin + row) * heads + static_cast<size_t>(head);
-    const double g = -std::exp(double{args.a_log[head]}) *
-                     softplus(double{args.a[at]} + double{args.dt_bias[head]});
     const auto q = l2_normalized(mixed + q_at, shape.key_dim, 1.0 / std::sqrt(shape.key_dim));
     const auto k = l2_normalized(mixed + k_at, shape.key_dim, 1.0);
-    const auto o =
-        delta_step(q, k, mixed + v_at, std::exp(g), sigmoid(double{args.b[at]}), dv, matrix);
+    const Update update = {
+        .key = k.data(),
+        .value = mixed + v_at,
+        .log_decay = static_cast<float>(-std::exp(double{args.a_log[head]}) *
+                                        softplus(double{args.a[at]} + double{args.dt_bias[head]})),
+        .beta = static_cast<float>(sigmoid(double{args.b[at]}))};
+    const auto o = delta_step(shape, update, q.data(), matrix);
+    if (args.verify) leave_pending(args, span, row, head, update);
     gated_norm(args, o.data(), floats(args.z) + at * dv, floats(args.out) + at * dv);
   }
 }
@@ -116,7 +169,7 @@ void run_span(const ops::GdnArgs& args, const ops::RowSpan& span) {
 
 void gdn(const ops::GdnArgs& args) {
   for (const ops::RowSpan& span : args.batch.spans)
-    if (span.num_rows > 0) run_span(args, span);
+    if (span.num_rows > 0 || args.verify) run_span(args, span);
 }
 
 }  // namespace tessera::cpu::reference

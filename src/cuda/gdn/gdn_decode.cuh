@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/device/cluster.cuh"
+#include "cuda/device/copy.cuh"
 #include "cuda/device/pdl.cuh"
 #include "cuda/gdn/gdn_math.cuh"
 #include "cuda/gdn/gdn_plan.h"
@@ -32,6 +33,7 @@ template <class Config>
 struct GdnDecodeShared {
   float4 conv[kGdnTaps][Config::kChannels / 4];  // weights: q, k, v channels
   float4 norm[Config::kColumns / 4];
+  alignas(ops::RowSpan) std::byte span[sizeof(ops::RowSpan)];
   float a_log, dt_bias;
   float4 query[Config::kTileRows][kGdnDim / 4];
   float4 key[Config::kTileRows][kGdnDim / 4];
@@ -41,8 +43,13 @@ struct GdnDecodeShared {
   float decay[Config::kTileRows];
   float beta[Config::kTileRows];
   float key_query[Config::kTileRows];
-  float squares[2][2][Config::kTileRows];  // [tile parity][half of the head], of a cluster only
+  // Of a cluster only: [tile parity][half of the head]; barriers of the other block's
+  // halves.
+  float squares[2][2][Config::kTileRows];
+  uint64_t arrived[2];
 };
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /// Which part of the launch a block works on, and its rows.
 template <class Config>
@@ -51,7 +58,7 @@ struct GdnPiece {
   int first_column;  // of the block, within the head
   bool writes_keys;  // ring entries of the q and k channels
   bool writes_ring;
-  ops::RowSpan span;
+  const std::byte* shared_span;
   int replayed;  // rows before the own rows
 
   __device__ int query_channel() const { return key_head * kGdnDim; }
@@ -62,7 +69,15 @@ struct GdnPiece {
     return 2 * args.shape.key_heads * kGdnDim + head * kGdnDim + first_column;
   }
   __device__ bool is_own(int index) const { return index >= replayed; }
-  __device__ int launch_row(int index) const { return span.row_begin + index - replayed; }
+  /// Read anew at each use, so that neither it nor addresses that follow from it occupy registers
+  /// beside the matrix.
+  __device__ ops::RowSpan span() const {
+    const auto* stored = reinterpret_cast<const volatile ops::RowSpan*>(shared_span);
+    return {.row_begin = stored->row_begin,
+            .num_rows = stored->num_rows,
+            .position = stored->position,
+            .slot = stored->slot};
+  }
 };
 
 /// Constants into shared memory. Convolution weights lie by tap, so that a lane reads its four
@@ -125,11 +140,11 @@ __device__ __forceinline__ void stage_pending_row(const ops::GdnArgs& args,
                                                   const GdnPiece<Config>& piece, int index, int row,
                                                   GdnDecodeShared<Config>& shared) {
   const ops::GdnPending layout{args.shape};
-  const float* stored = pending_row(args, piece.span, index);
+  const float* stored = pending_row(args, piece.span(), index);
   const int lane = lane_id();
-  const auto* keys = reinterpret_cast<const float4*>(stored + piece.head * kGdnDim);
-  const auto* values = reinterpret_cast<const float4*>(stored + layout.value_at() +
-                                                       piece.head * kGdnDim + piece.first_column);
+  const auto* keys = reinterpret_cast<const float4*>(stored + layout.key_at(piece.head));
+  const auto* values =
+      reinterpret_cast<const float4*>(stored + layout.value_at(piece.head) + piece.first_column);
   shared.key[row][lane] = __ldcg(keys + lane);
   if (lane < Config::kValueLanes) shared.value[row][lane] = __ldcg(values + lane);
   if (lane == 0) {
@@ -138,23 +153,34 @@ __device__ __forceinline__ void stage_pending_row(const ops::GdnArgs& args,
   }
 }
 
-/// One warp reads the four taps of an own row, four channels a lane from `channel` on, and stores
-/// the newest in the ring.
-template <class Config>
-__device__ __forceinline__ void load_taps(const ops::GdnArgs& args, const GdnPiece<Config>& piece,
-                                          int span_row, int channel, bool stores,
-                                          uint2 (&inputs)[kGdnTaps]) {
-  const int at = channel + lane_id() * Config::kLaneChannels;
+/// The rows that the taps of an own row read, and where its newest inputs are kept.
+struct TapRows {
+  const Bf16* row[kGdnTaps];  // nullptr: before the start of the sequence
+  Bf16* entry;                // nullptr: a later row of the launch takes the same place
+
+  __device__ __forceinline__ TapRows(const ops::GdnArgs& args, const ops::RowSpan& span,
+                                     int span_row) {
 #pragma unroll
-  for (int tap = 0; tap < kGdnTaps; ++tap) {
-    const Bf16* row = conv_inputs(args, piece.span, span_row - (kGdnTaps - 1 - tap));
-    inputs[tap] = row == nullptr ? uint2{} : __ldcg(reinterpret_cast<const uint2*>(row + at));
+    for (int tap = 0; tap < kGdnTaps; ++tap)
+      row[tap] = conv_inputs(args, span, span_row - (kGdnTaps - 1 - tap));
+    entry = span_row < span.num_rows - args.conv_ring.slots
+                ? nullptr
+                : reinterpret_cast<Bf16*>(
+                      ring_entry(args.conv_ring, span.slot, span.position + span_row));
   }
-  if (!stores || span_row < piece.span.num_rows - args.conv_ring.slots) return;
-  auto* entry = reinterpret_cast<Bf16*>(
-      ring_entry(args.conv_ring, piece.span.slot, piece.span.position + span_row));
-  *reinterpret_cast<uint2*>(entry + at) = inputs[kGdnTaps - 1];
-}
+
+  /// Four channels from `channel` on.
+  __device__ __forceinline__ void load(int channel, uint2 (&inputs)[kGdnTaps]) const {
+#pragma unroll
+    for (int tap = 0; tap < kGdnTaps; ++tap)
+      inputs[tap] = row[tap] == nullptr
+                        ? uint2{}
+                        : __ldcg(reinterpret_cast<const uint2*>(row[tap] + channel));
+  }
+  __device__ __forceinline__ void keep(int channel, const uint2& newest) const {
+    if (entry != nullptr) *reinterpret_cast<uint2*>(entry + channel) = newest;
+  }
+};
 
 /// One warp prepares the unit key and query of an own row.
 template <class Config>
@@ -164,11 +190,16 @@ __device__ __forceinline__ void stage_own_keys(const ops::GdnArgs& args,
   constexpr float kQueryScale = 0x1.6a09e6p-4F;  // kGdnDim^-0.5
   constexpr int kStride = Config::kChannels / 4;
   const int lane = lane_id();
-  const int span_row = index - piece.replayed;
-  const bool stores = piece.writes_ring && piece.writes_keys;
+  const int query_channel = piece.query_channel() + lane * Config::kLaneChannels;
+  const int key_channel = piece.key_channel(args) + lane * Config::kLaneChannels;
+  const TapRows taps(args, piece.span(), index - piece.replayed);
   uint2 queries[kGdnTaps], keys[kGdnTaps];
-  load_taps(args, piece, span_row, piece.query_channel(), stores, queries);
-  load_taps(args, piece, span_row, piece.key_channel(args), stores, keys);
+  taps.load(query_channel, queries);
+  taps.load(key_channel, keys);
+  if (piece.writes_ring && piece.writes_keys) {
+    taps.keep(query_channel, queries[kGdnTaps - 1]);
+    taps.keep(key_channel, keys[kGdnTaps - 1]);
+  }
   const float4 query = convolved(queries, &shared.conv[0][lane], kStride);
   const float4 key = convolved(keys, &shared.conv[0][kGdnDim / 4 + lane], kStride);
   const float query_scale =
@@ -186,14 +217,17 @@ __device__ __forceinline__ void stage_own_values(const ops::GdnArgs& args,
                                                  const GdnPiece<Config>& piece, int index, int row,
                                                  GdnDecodeShared<Config>& shared) {
   const int lane = lane_id();
-  const size_t gate_at = gate_index(args, piece.launch_row(index), piece.head);
+  const size_t gate_at =
+      gate_index(args, piece.span().row_begin + index - piece.replayed, piece.head);
   const float a = __ldcg(args.a + gate_at), b = __ldcg(args.b + gate_at);
   if (lane < Config::kValueLanes) {
     const Bf16* zs = static_cast<const Bf16*>(args.z) + gate_at * kGdnDim + piece.first_column;
     const uint2 z = __ldcg(reinterpret_cast<const uint2*>(zs) + lane);
+    const int channel = piece.value_channel(args) + lane * Config::kLaneChannels;
+    const TapRows taps(args, piece.span(), index - piece.replayed);
     uint2 values[kGdnTaps];
-    load_taps(args, piece, index - piece.replayed, piece.value_channel(args), piece.writes_ring,
-              values);
+    taps.load(channel, values);
+    if (piece.writes_ring) taps.keep(channel, values[kGdnTaps - 1]);
     shared.value[row][lane] =
         convolved(values, &shared.conv[0][2 * kGdnDim / 4 + lane], Config::kChannels / 4);
     const float4 opening = bf16x4_to_floats(z), norm = shared.norm[lane];
@@ -222,18 +256,31 @@ __device__ __forceinline__ float half_squares(const GdnDecodeShared<Config>& sha
 /// they lie in one block or in two.
 template <class Config>
 __device__ __forceinline__ void finish_rows(const ops::GdnArgs& args, const GdnPiece<Config>& piece,
-                                            int first, int rows, int parity,
-                                            GdnDecodeShared<Config>& shared) {
+                                            int first, int rows, GdnDecodeShared<Config>& shared) {
   const int lane = lane_id();
-  const int own_begin = max(0, piece.replayed - first) + warp_id();
+  const int own_rows = rows - max(0, piece.replayed - first);
+  if (own_rows <= 0) return;
+  const int own_begin = rows - own_rows + warp_id();
+  // Which tile with own rows this is; a block may be one ahead of the other one of its cluster.
+  const int own_tile = first / Config::kTileRows - piece.replayed / Config::kTileRows;
+  const int parity = own_tile % 2;
   __syncthreads();  // every warp's columns of o are there
   if constexpr (Config::kSplit > 1) {
+    // Each block sends its half of every row to the other one and waits for as many.
+    uint64_t* arrived = &shared.arrived[parity];
+    const int other = 1 - piece.half;
+    if (threadIdx.x == 0)
+      arrive_expect(arrived, static_cast<uint32_t>(own_rows) * uint32_t{sizeof(float)});
     for (int row = own_begin; row < rows; row += Config::kWarps) {
       const float squares = half_squares<Config>(shared, row, 0);
-      float* slot = &shared.squares[parity][piece.half][row];
-      if (lane < Config::kSplit) store_remote(remote_address(slot, lane), squares);
+      float* place = &shared.squares[parity][piece.half][row];
+      if (lane == 0) {
+        *place = squares;
+        store_remote_async(remote_address(place, other), squares, remote_address(arrived, other));
+      }
     }
-    cluster_sync();  // both halves of every row are in both blocks
+    __syncwarp();  // the own halves of this warp's rows are there
+    wait_barrier(arrived, static_cast<uint32_t>(own_tile / 2) % 2);
   }
   for (int row = own_begin; row < rows; row += Config::kWarps) {
     float total;
@@ -242,8 +289,8 @@ __device__ __forceinline__ void finish_rows(const ops::GdnArgs& args, const GdnP
     else
       total = __fadd_rn(half_squares<Config>(shared, row, 0), half_squares<Config>(shared, row, 1));
     const float factor = rsqrtf(__fmaf_rn(total, 1.0F / kGdnDim, args.eps));
-    Bf16* out = static_cast<Bf16*>(args.out) +
-                gate_index(args, piece.launch_row(first + row), piece.head) * kGdnDim +
+    const int launch_row = piece.span().row_begin + first + row - piece.replayed;
+    Bf16* out = static_cast<Bf16*>(args.out) + gate_index(args, launch_row, piece.head) * kGdnDim +
                 piece.first_column;
 #pragma unroll
     for (int half = 0; half < Config::kHalves; ++half) {
@@ -265,13 +312,12 @@ __device__ __forceinline__ void store_pending_values(const ops::GdnArgs& args,
                                                      int rows,
                                                      const GdnDecodeShared<Config>& shared) {
   const ops::GdnPending layout{args.shape};
-  const size_t at = layout.value_at() + static_cast<size_t>(piece.head * kGdnDim) +
-                    static_cast<size_t>(piece.first_column);
+  const size_t at = layout.value_at(piece.head) + static_cast<size_t>(piece.first_column);
   const int lane = lane_id();
   for (int row = max(0, piece.replayed - first) + warp_id(); row < rows; row += Config::kWarps) {
     const int index = first + row - piece.replayed;
     if (index >= args.pending_rows || lane >= Config::kValueLanes) continue;
-    reinterpret_cast<float4*>(pending_row(args, piece.span, index) + at)[lane] =
+    reinterpret_cast<float4*>(pending_row(args, piece.span(), index) + at)[lane] =
         shared.value[row][lane];
   }
 }
@@ -289,14 +335,16 @@ __device__ __forceinline__ void store_pending_keys(const ops::GdnArgs& args,
   for (int row = max(0, piece.replayed - first) + warp_id(); row < rows; row += Config::kWarps) {
     const int index = first + row - piece.replayed;
     if (index >= args.pending_rows) continue;
-    float* stored = pending_row(args, piece.span, index);
-    reinterpret_cast<float4*>(stored + piece.head * kGdnDim)[lane] = shared.key[row][lane];
+    float* stored = pending_row(args, piece.span(), index);
+    reinterpret_cast<float4*>(stored + layout.key_at(piece.head))[lane] = shared.key[row][lane];
     if (lane == 0) {
       stored[layout.log_decay_at() + static_cast<size_t>(piece.head)] = shared.log_decay[row];
       stored[layout.beta_at() + static_cast<size_t>(piece.head)] = shared.beta[row];
     }
   }
 }
+
+#endif
 
 /// Grid: spans x value heads x kSplit. `writes_ring` is false when a later launch stores the rows.
 template <class Config>
@@ -308,6 +356,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const int heads_per_key = heads / args.shape.key_heads;
   const int span_head = static_cast<int>(blockIdx.x) / Config::kSplit;
   GdnPiece<Config> piece;
+  piece.shared_span = shared.span;
   piece.half = static_cast<int>(blockIdx.x) % Config::kSplit;
   piece.head = span_head % heads;
   piece.key_head = piece.head / heads_per_key;
@@ -315,26 +364,37 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   piece.writes_ring = writes_ring;
   piece.writes_keys = piece.half == 0 && piece.head % heads_per_key == 0;
 
-  if constexpr (Config::kSplit > 1) cluster_arrive();  // this block runs: its memory may be written
+  if constexpr (Config::kSplit > 1) {
+    if (threadIdx.x == 0) {
+      init_barrier(&shared.arrived[0], 1);
+      init_barrier(&shared.arrived[1], 1);
+      fence_barrier_init();
+    }
+    __syncwarp();              // the first warp arrives after its first lane
+    cluster_arrive_relaxed();  // this block runs and has its barriers: the other may write here
+  }
   load_constants<Config>(args, piece, shared);
   wait_for_inputs();
-  piece.span = batch.spans[span_head / heads];
-  if (piece.span.slot == nullptr || (piece.span.num_rows == 0 && !args.verify)) return;
+  const ops::RowSpan span = batch.spans[span_head / heads];
+  // All fields are read before any is judged.
+  if (static_cast<int>(span.slot == nullptr) |
+      (static_cast<int>(span.num_rows == 0) & static_cast<int>(!args.verify)))
+    return;
+  if (threadIdx.x == 0) *reinterpret_cast<ops::RowSpan*>(shared.span) = span;
 
   float* cells =
-      DeltaTile::origin<kGdnDim>(reinterpret_cast<float*>(piece.span.slot + args.matrix_offset) +
+      DeltaTile::origin<kGdnDim>(reinterpret_cast<float*>(span.slot + args.matrix_offset) +
                                  static_cast<size_t>(piece.head) * kGdnDim * kGdnDim +
                                  piece.first_column + warp_id() * DeltaTile::kColumns);
   DeltaTile tile;
   tile.load<kGdnDim>(cells);
-  piece.replayed = args.verify ? accepted_rows(args, piece.span) : 0;
-  const int total = piece.replayed + piece.span.num_rows;
+  piece.replayed = args.verify ? accepted_rows(args, span) : 0;
+  const int total = piece.replayed + span.num_rows;
   const int stored_after = args.verify ? piece.replayed : total;  // rows in the stored matrix
-  __syncthreads();                                   // the constants of all threads are there
+  __syncthreads();                                   // the constants and the span are there
   if constexpr (Config::kSplit > 1) cluster_wait();  // the other block runs
 
-  int parity = 0;
-  for (int first = 0; first < total; first += Config::kTileRows, parity ^= 1) {
+  for (int first = 0; first < total; first += Config::kTileRows) {
     const int rows = min(Config::kTileRows, total - first);
     if (first > 0) __syncthreads();  // the last tile is read
     // A pending row is one task of a warp, an own row is two.
@@ -369,7 +429,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
         delta_step<true>(tile, token);
       if (first + row + 1 == stored_after) tile.store<kGdnDim>(cells);
     }
-    finish_rows<Config>(args, piece, first, rows, parity, shared);
+    finish_rows<Config>(args, piece, first, rows, shared);
     if (args.verify) store_pending_keys<Config>(args, piece, first, rows, shared);
   }
 #endif

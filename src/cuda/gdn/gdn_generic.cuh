@@ -87,9 +87,9 @@ __device__ __forceinline__ void restore_token(const ops::GdnArgs& args, const op
   const int dk = args.shape.key_dim, dv = args.shape.value_dim;
   const float* stored = pending_row(args, span, index);
   for (int dim = static_cast<int>(threadIdx.x); dim < dk; dim += Config::kThreads)
-    token.key[dim] = stored[static_cast<size_t>(head) * dk + dim];
+    token.key[dim] = stored[layout.key_at(head) + dim];
   for (int dim = static_cast<int>(threadIdx.x); dim < dv; dim += Config::kThreads)
-    token.value[dim] = stored[layout.value_at() + static_cast<size_t>(head) * dv + dim];
+    token.value[dim] = stored[layout.value_at(head) + dim];
   token.log_decay = stored[layout.log_decay_at() + head];
   token.beta = stored[layout.beta_at() + head];
   __syncthreads();  // all dims are there
@@ -102,9 +102,9 @@ __device__ __forceinline__ void store_token(const ops::GdnArgs& args, const ops:
   const int dk = args.shape.key_dim, dv = args.shape.value_dim;
   float* stored = pending_row(args, span, index);
   for (int dim = static_cast<int>(threadIdx.x); dim < dk; dim += Config::kThreads)
-    stored[static_cast<size_t>(head) * dk + dim] = token.key[dim];
+    stored[layout.key_at(head) + dim] = token.key[dim];
   for (int dim = static_cast<int>(threadIdx.x); dim < dv; dim += Config::kThreads)
-    stored[layout.value_at() + static_cast<size_t>(head) * dv + dim] = token.value[dim];
+    stored[layout.value_at(head) + dim] = token.value[dim];
   if (threadIdx.x == 0) {
     stored[layout.log_decay_at() + head] = token.log_decay;
     stored[layout.beta_at() + head] = token.beta;

@@ -14,12 +14,14 @@ inline constexpr float kGdnNormEps = 1e-6F;  // spec/model.md section 3: of the 
 /// an entry of the ring, nullptr before the start of the sequence.
 __device__ __forceinline__ const Bf16* conv_inputs(const ops::GdnArgs& args,
                                                    const ops::RowSpan& span, int row) {
-  if (row >= 0)
-    return static_cast<const Bf16*>(args.qkv) +
-           static_cast<size_t>(span.row_begin + row) * static_cast<size_t>(args.shape.channels());
+  // Both places are computed: a choice costs less than a branch.
   const int64_t position = span.position + row;
+  const int64_t launch_row = span.row_begin + row;
+  const auto* in_launch = static_cast<const Bf16*>(args.qkv) + launch_row * args.shape.channels();
+  const auto* in_ring =
+      reinterpret_cast<const Bf16*>(ring_entry(args.conv_ring, span.slot, position));
   if (position < 0) return nullptr;
-  return reinterpret_cast<const Bf16*>(ring_entry(args.conv_ring, span.slot, position));
+  return row >= 0 ? in_launch : in_ring;
 }
 
 __device__ __forceinline__ float softplus(float x) {
