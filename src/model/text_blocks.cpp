@@ -157,7 +157,8 @@ void TextModel::run_qsa(int layer, const Launch& launch) {
                    .budget_blocks = launch.budget_blocks,
                    .batch = launch.batch,
                    .blocks = blocks,
-                   .counts = counts});
+                   .counts = counts,
+                   .max_context = max_context_});
   if (launch.tap != nullptr)
     launch.tap->selection(
         layer, on_host(blocks, row_count * static_cast<size_t>(launch.budget_blocks)).data(),

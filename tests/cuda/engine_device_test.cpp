@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <tessera/verify.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -76,8 +77,11 @@ TEST_P(CudaEngineTest, GoldenSet) {
   std::printf("%s\n%s", GetParam(), all_rows(*report).c_str());
   EXPECT_TRUE(report->passed()) << failures(*report);
   if (GetParam() != std::string(kMicro)) return;
-  for (const VerifyRow& row : report->rows)
-    if (row.name == "text.logits") EXPECT_LE(row.value, kMicroLogits);
+  for (const VerifyRow& row : report->rows) {
+    if (row.name == "text.logits") {
+      EXPECT_LE(row.value, kMicroLogits);
+    }
+  }
 }
 
 TEST_P(CudaEngineTest, RowsOfALaunchHaveTheBitsOfOneRow) {
@@ -178,8 +182,8 @@ TEST_P(CudaEngineTest, Fp8CachesStayNearBf16Ones) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaEngineTest, testing::Values(kNano, kMicro),
-                         [](const auto& info) {
-                           return std::string(info.param) == kNano ? "nano" : "micro";
+                         [](const auto& model) {
+                           return std::string(model.param) == kNano ? "nano" : "micro";
                          });
 
 TEST(CudaTrainedModel, TextsEqualTheReference) {

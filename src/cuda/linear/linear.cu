@@ -64,9 +64,10 @@ void add_part(StreamArgs& args, int slot, const ops::LinearPart& part) {
 
 void launch_stream(Context& context, const void* x, int rows,
                    std::span<const ops::LinearPart> parts) {
-  StreamArgs args{.x = static_cast<const device::Bf16*>(x),
-                  .rows = rows,
-                  .in_features = parts.front().weight.in_features};
+  StreamArgs args{};
+  args.x = static_cast<const device::Bf16*>(x);
+  args.rows = rows;
+  args.in_features = parts.front().weight.in_features;
   int slot = 0;
   for (const ops::LinearPart& part : parts) add_part(args, slot++, part);
   const StreamPlan plan = plan_stream(args.total_out, rows, context.gpu());
