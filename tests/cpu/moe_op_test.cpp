@@ -307,8 +307,11 @@ class ExpertsCase {
   std::vector<int32_t> ids_{};
 };
 
-constexpr ExpertShape kExpertShapes[] = {
-    {3, 2, 2, 1, 1}, {33, 17, 40, 6, 6}, {64, 32, 32, 16, 4}, {130, 140, 5, 5, 3}};
+constexpr ExpertShape kExpertShapes[] = {{3, 2, 2, 1, 1},
+                                         {33, 17, 40, 6, 6},
+                                         {64, 32, 32, 16, 4},
+                                         {130, 140, 5, 5, 3},
+                                         {128, 64, 64, 12, 10}};
 
 class ExpertsOpTest : public OpTest {
  protected:
