@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs the programs of a bundle on a machine with a GPU and keeps what they print. A copy travels in
-# the bundle, so nothing else is needed there but the driver. Golden sets beside it (BUNDLE-*) are
-# verified too.
+# the bundle, so nothing else is needed there but the driver. Golden sets in shared/golden beside it
+# are used too.
 # shellcheck disable=SC2317  # steps are called by name
 set -euo pipefail
 
@@ -51,8 +51,19 @@ mkdir -p "$out"
 bundle=$(cd "$bundle" && pwd)
 out=$(cd "$out" && pwd)
 programs=$bundle/programs
-if [[ ! -d $programs || $programs.tar.gz -nt $programs ]]; then
-  tar -xzmf "$programs.tar.gz" -C "$bundle"
+
+unpack() {
+  if command -v xz >/dev/null; then
+    tar -xJmf "$programs.tar.xz" -C "$bundle"
+  else
+    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
+      "$programs.tar.xz" "$bundle"
+    touch "$programs"
+  fi
+}
+
+if [[ ! -d $programs || $programs.tar.xz -nt $programs ]]; then
+  unpack
 fi
 
 # The output of a program, on the screen and in a file.
@@ -86,6 +97,7 @@ step_check() {
   starts tessera --version || status=1
   starts op_suite_test --gtest_list_tests || status=1
   starts cuda_test --gtest_list_tests || status=1
+  starts cuda_engine_test --gtest_list_tests || status=1
   starts cuda_bench --list || status=1
   rm -f "$out/start.txt"
   [[ $status -eq 0 ]] && printf 'every program starts\n'
@@ -95,7 +107,7 @@ step_check() {
 # Tests look for models/ in their working directory, which the bundle holds.
 step_test() {
   local program status=0
-  for program in op_suite_test cuda_test; do
+  for program in op_suite_test cuda_test cuda_engine_test; do
     [[ -x $programs/$program ]] || continue
     (cd "$bundle" && GTEST_BRIEF=1 keep "$program.txt" "$programs/$program" \
       "--gtest_output=xml:$out/$program.xml") || status=1
@@ -106,7 +118,7 @@ step_test() {
 step_verify() {
   local model name status=0 options=()
   [[ -x $programs/cuda_test ]] && options=(--device cuda)
-  for model in "$bundle"/models/*/ "$bundle"-*/*/; do
+  for model in "$bundle"/models/*/ "$bundle"/../shared/golden/*/; do
     [[ -f $model/golden.safetensors ]] || continue
     name=$(basename "$model")
     keep "verify_$name.txt" "$programs/tessera" verify "${options[@]}" "$model" || status=1

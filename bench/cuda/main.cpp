@@ -106,5 +106,10 @@ int main(int count, char** arguments) {
       return 1;
     }
   }
-  return run_all(options, json.get()) ? 0 : 1;
+  try {
+    return run_all(options, json.get()) ? 0 : 1;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "cuda_bench: %s\n", failure.what());
+    return 1;
+  }
 }
