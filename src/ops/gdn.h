@@ -43,7 +43,11 @@ struct GdnPending {
   }
   constexpr size_t log_decay_at() const { return value_at(shape.value_heads); }
   constexpr size_t beta_at() const { return log_decay_at() + floats(shape.value_heads, 1); }
-  constexpr size_t row_floats() const { return beta_at() + floats(shape.value_heads, 1); }
+  /// A whole number of cache lines, so that vectors stay aligned in every row.
+  constexpr size_t row_floats() const {
+    constexpr size_t kLine = kHeaderBytes / sizeof(float);
+    return (beta_at() + floats(shape.value_heads, 1) + kLine - 1) / kLine * kLine;
+  }
   constexpr size_t bytes(int rows) const {
     return kHeaderBytes + static_cast<size_t>(rows) * row_floats() * sizeof(float);
   }
