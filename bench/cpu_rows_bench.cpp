@@ -176,11 +176,24 @@ struct QsaBench {
   }
 
   ops::QsaSelectArgs select() {
-    return {shape, cache, index_q.data(), kBudget, batch, blocks.data(), counts.data()};
+    return {.shape = shape,
+            .cache = cache,
+            .index_q = index_q.data(),
+            .budget_blocks = kBudget,
+            .batch = batch,
+            .blocks = blocks.data(),
+            .counts = counts.data()};
   }
   ops::QsaAttendArgs attend() {
-    return {shape,         cache,   q.data(), q_gate.data(), blocks.data(),
-            counts.data(), kBudget, batch,    out.data()};
+    return {.shape = shape,
+            .cache = cache,
+            .q = q.data(),
+            .q_gate = q_gate.data(),
+            .blocks = blocks.data(),
+            .counts = counts.data(),
+            .budget_blocks = kBudget,
+            .batch = batch,
+            .out = out.data()};
   }
 };
 
@@ -226,8 +239,12 @@ void bench_mixer(ops::Ops& ops, const char* name, int rows, ops::Role role) {
   args.eps = kEps;
   args.role = role;
   print(name, best_time([&] { ops.mixer(args); }), cost(args));
-  const ops::CombineArgs combine = {wide.data(), mixed.data(), logits.data(),
-                                    rows,        kBranches,    kHidden};
+  const ops::CombineArgs combine{.wide = wide.data(),
+                                 .out = mixed.data(),
+                                 .inject = logits.data(),
+                                 .rows = rows,
+                                 .branches = kBranches,
+                                 .hidden = kHidden};
   print("  and its combine", best_time([&] { ops.combine(combine); }), cost(combine));
 }
 
