@@ -33,6 +33,9 @@ class Context {
   /// Device memory that is zero once and then belongs to the caller for good: arrival counters and
   /// the like. `tag` names the owner (the address of a constant of the op); same tag, same memory.
   virtual void* persistent(const void* tag, size_t bytes) = 0;
+  /// Host memory that kernels may read and write, for what crosses over in each round. Same tag,
+  /// same memory, until more is asked for.
+  virtual void* pinned(const void* tag, size_t bytes) = 0;
 
   /// Raises the shared memory limit of a kernel when needed, once per kernel and size.
   void prepare_kernel(const void* kernel, size_t shared_bytes) const;

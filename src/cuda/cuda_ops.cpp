@@ -17,7 +17,14 @@ class CudaOps final : public ops::Ops {
       : name_("cuda: " + describe_device(options.device)), context_(options) {}
 
   std::string_view name() const override { return name_; }
-  std::vector<ops::KernelNote> kernels() const override { return {note_embed(context_.gpu())}; }
+  std::vector<ops::KernelNote> kernels() const override {
+    std::vector<ops::KernelNote> notes;
+    for (const auto note : {note_embed, note_linear, note_mixer, note_combine, note_gdn, note_ngram,
+                            note_ple_mix, note_qsa_front, note_qsa_select, note_qsa_attend,
+                            note_router, note_experts, note_finish, note_sample})
+      notes.push_back(note(context_.gpu()));
+    return notes;
+  }
   ops::Traits traits() const override {
     return {.activation = DType::kBF16, .index_key = DType::kBF16, .combine_norms = true};
   }
@@ -45,6 +52,7 @@ class CudaOps final : public ops::Ops {
   void router(const ops::RouterArgs& args) override { launch_router(context_, args); }
   void experts(const ops::ExpertsArgs& args) override { launch_experts(context_, args); }
   void finish(const ops::FinishArgs& args) override { launch_finish(context_, args); }
+  void sample(const ops::SampleArgs& args) override { launch_sample(context_, args); }
 
   Context& context() { return context_; }
   CUstream_st* stream() const { return context_.stream(); }

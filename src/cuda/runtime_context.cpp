@@ -79,6 +79,7 @@ RuntimeContext::~RuntimeContext() {
     cudaFreeHost(set.host);
     cudaEventDestroy(set.copied);
   }
+  for (const auto& [tag, memory] : pinned_) cudaFreeHost(memory.host);
   persistent_.clear();
   scratch_ = {};
   inputs_ = {};
@@ -107,6 +108,18 @@ void* RuntimeContext::persistent(const void* tag, size_t bytes) {
     memory_->zero(block.data(), bytes);
   }
   return block.data();
+}
+
+void* RuntimeContext::pinned(const void* tag, size_t bytes) {
+  Pinned& memory = pinned_[tag];
+  if (memory.bytes < bytes) {
+    check(cudaStreamSynchronize(stream_));  // kernels may still use the old one
+    check(cudaFreeHost(memory.host));
+    memory = {};
+    check(cudaMallocHost(&memory.host, bytes));
+    memory.bytes = bytes;
+  }
+  return memory.host;
 }
 
 /// Host memory for the inputs of one launch; waits until the device has read what was there.

@@ -24,6 +24,7 @@ class RuntimeContext final : public Context {
 
   void* scratch(size_t bytes) override;
   void* persistent(const void* tag, size_t bytes) override;
+  void* pinned(const void* tag, size_t bytes) override;
 
   ops::LaunchBuffers begin(const ops::LaunchInputs& inputs);
   void repeat(const ops::StepKey& key, const std::function<void()>& ops);
@@ -35,6 +36,10 @@ class RuntimeContext final : public Context {
     std::byte* host = nullptr;  // pinned
     size_t bytes = 0;
     cudaEvent_t copied = nullptr;
+  };
+  struct Pinned {
+    void* host = nullptr;
+    size_t bytes = 0;
   };
   struct Step {
     ops::StepKey key;
@@ -51,6 +56,7 @@ class RuntimeContext final : public Context {
   std::unique_ptr<DeviceMemory> memory_{};
   MemoryBlock scratch_{};
   std::map<const void*, MemoryBlock> persistent_{};
+  std::map<const void*, Pinned> pinned_{};
   MemoryBlock inputs_{};
   static constexpr size_t kStagingSets = 3;
   std::array<Staging, kStagingSets> staging_{};

@@ -15,7 +15,7 @@
 #include "eval/profiling_ops.h"
 #include "eval/synthetic.h"
 #include "runtime/loaded_model.h"
-#include "runtime/logit_math.h"
+#include "core/logit_math.h"
 #include "runtime/scoped_sequence.h"
 
 namespace tessera {

@@ -73,5 +73,8 @@ void ProfilingOps::experts(const ops::ExpertsArgs& args) {
 void ProfilingOps::finish(const ops::FinishArgs& args) {
   measure("finish", &ops::Ops::finish, args);
 }
+void ProfilingOps::sample(const ops::SampleArgs& args) {
+  measure("sample", &ops::Ops::sample, args);
+}
 
 }  // namespace tessera

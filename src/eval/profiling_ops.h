@@ -49,6 +49,7 @@ class ProfilingOps final : public ops::Ops {
   void router(const ops::RouterArgs& args) override;
   void experts(const ops::ExpertsArgs& args) override;
   void finish(const ops::FinishArgs& args) override;
+  void sample(const ops::SampleArgs& args) override;
 
  private:
   /// Costs read ids and counts: of a device's they need a copy.

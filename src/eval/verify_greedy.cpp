@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/logit_math.h"
+#include "core/logit_math.h"
 #include "runtime/scoped_sequence.h"
 
 namespace tessera {

@@ -176,10 +176,26 @@ void TextModel::logits(int first, int count, float* out) {
   if (logits_ != nullptr)
     return ops_.memory().copy_out(out, logits_ + static_cast<size_t>(first) * vocab, bytes);
   if (ops_.memory().on_host()) return head(first, count, out);
+  ops_.memory().copy_out(out, compute_logits(first, count), bytes);
+}
+
+/// In the backend's memory, until the next block or call.
+float* TextModel::compute_logits(int first, int count) {
   block_arena_.reset();
-  auto* computed = block_arena_.take<float>(static_cast<size_t>(count) * vocab);
+  auto* computed = block_arena_.take<float>(static_cast<size_t>(count) *
+                                            static_cast<size_t>(config_.vocab_size));
   head(first, count, computed);
-  ops_.memory().copy_out(out, computed, bytes);
+  return computed;
+}
+
+void TextModel::sample(int first, ops::SampleArgs args) {
+  const auto count = static_cast<int>(args.rows.size());
+  if (count == 0) return;
+  const auto vocab = static_cast<size_t>(config_.vocab_size);
+  args.vocab = config_.vocab_size;
+  args.logits = logits_ != nullptr ? logits_ + static_cast<size_t>(first) * vocab
+                                   : compute_logits(first, count);
+  ops_.sample(args);
 }
 
 void TextModel::tap_values(const Launch& launch, const char* name, int layer, const void* data,

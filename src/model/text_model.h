@@ -53,6 +53,10 @@ class TextModel {
   /// to host memory.
   void logits(int first, int count, float* out);
 
+  /// Draws the tokens of entries first .. first + args.rows.size() - 1; fills in what args does not
+  /// say about the logits.
+  void sample(int first, ops::SampleArgs args);
+
  private:
   void reserve_buffers(const Launch& launch);
   void run(const Launch& launch);
@@ -65,6 +69,7 @@ class TextModel {
   const float* norm_after(int layer) const;
   void finish(const Launch& launch);
   void head(int first, int count, float* out);
+  float* compute_logits(int first, int count);
   ops::QsaCache qsa_cache(int layer) const;
   ops::RopeTable place_rope();
 

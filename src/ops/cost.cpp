@@ -280,4 +280,8 @@ Cost cost(const FinishArgs& args) {
   return {.bytes_read = moved * args.width * kFloat, .bytes_written = moved * args.width * kFloat};
 }
 
+Cost cost(const SampleArgs& args) {
+  return {.bytes_read = static_cast<double>(args.rows.size()) * args.vocab * kFloat};
+}
+
 }  // namespace tessera::ops

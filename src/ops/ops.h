@@ -19,6 +19,7 @@
 #include "ops/moe.h"
 #include "ops/ple.h"
 #include "ops/qsa.h"
+#include "ops/sample.h"
 
 namespace tessera::ops {
 
@@ -97,6 +98,8 @@ class Ops {
   virtual void router(const RouterArgs& args) = 0;
   virtual void experts(const ExpertsArgs& args) = 0;
   virtual void finish(const FinishArgs& args) = 0;
+  /// Waits for the results: the one synchronisation of a round.
+  virtual void sample(const SampleArgs& args) = 0;
 };
 
 }  // namespace tessera::ops

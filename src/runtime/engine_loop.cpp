@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/log.h"
+#include "core/logit_math.h"
 #include "core/parallel.h"
-#include "runtime/logit_math.h"
 
 namespace tessera {
 namespace {
@@ -189,9 +189,9 @@ Result<void> EngineLoop::run_prefill(RunningRequest& running, int rows) {
   if (!last_chunk) return {};
   running.first_token = RunningRequest::Clock::now();
   running.usage.prefill_seconds = seconds_between(running.started, running.first_token);
-  logits_.resize(static_cast<size_t>(model_->config().vocab_size));
-  model_->logits(static_cast<int>(logit_rows.size()) - 1, 1, logits_.data());
-  return sample(running, logits_);
+  RunningRequest* const row = &running;
+  sample({&row, 1}, static_cast<int>(logit_rows.size()) - 1);
+  return deliver(running, sampled_.front());
 }
 
 /// Log-probabilities of the prompt tokens that follow rows begin .. begin + rows - 1.
@@ -241,27 +241,33 @@ void EngineLoop::run_decode(const std::vector<size_t>& indices) {
     rows.push_back(&running);
   }
   if (rows.empty()) return;
-  const auto vocab = static_cast<size_t>(model_->config().vocab_size);
   auto status = guarded([&]() -> Result<void> {
     if (auto launched = model_->run(work, ops::Role::kDecode, logit_rows); !launched)
       return launched;
-    logits_.resize(vocab * rows.size());
-    model_->logits(0, static_cast<int>(rows.size()), logits_.data());
+    for (RunningRequest* running : rows) running->position += 1;
+    sample(rows, 0);
     return {};
   });
   for (size_t row = 0; row < rows.size(); ++row) {
     RunningRequest& running = *rows[row];
     Result<void> result = status;
-    if (result) {
-      running.position += 1;
-      result = guarded([&] { return sample(running, {logits_.data() + row * vocab, vocab}); });
-    }
+    if (result) result = guarded([&] { return deliver(running, sampled_[row]); });
     if (!result) finish(running, FinishReason::kError, std::move(result.error()));
   }
 }
 
-Result<void> EngineLoop::sample(RunningRequest& running, std::span<const float> logits) {
-  Result<Draw> draw = running.sampler.sample(logits, running.position);
+/// Draws the next token of every row, from entry `first_logits` of the last launch on.
+void EngineLoop::sample(std::span<RunningRequest* const> rows, int first_logits) {
+  sample_rows_.clear();
+  edits_.clear();
+  for (const RunningRequest* running : rows)
+    sample_rows_.push_back(running->sampler.row(running->position, edits_));
+  sampled_.assign(rows.size(), {});
+  model_->sample(first_logits, {.rows = sample_rows_, .edits = edits_, .results = sampled_});
+}
+
+Result<void> EngineLoop::deliver(RunningRequest& running, const ops::SampledToken& outcome) {
+  Result<Draw> draw = Sampler::draw(outcome, running.position);
   if (!draw) return fail(std::move(draw.error()));
   running.pending = draw->token;
   running.sampler.accept(draw->token);

@@ -43,7 +43,8 @@ class EngineLoop {
   bool reserve_row(RunningRequest& running);
   void run_decode(const std::vector<size_t>& indices);
   Result<void> score_prompt(RunningRequest& running, size_t begin, int rows);
-  Result<void> sample(RunningRequest& running, std::span<const float> logits);
+  void sample(std::span<RunningRequest* const> rows, int first_logits);
+  Result<void> deliver(RunningRequest& running, const ops::SampledToken& outcome);
   template <class Work>
   static auto guarded(Work&& work) -> decltype(work());
   static void refuse(const Queued& queued, FinishReason reason, std::optional<Error> error = {});
@@ -54,6 +55,10 @@ class EngineLoop {
   std::unique_ptr<LoadedModel> model_;
   std::vector<RunningRequest> running_{};
   std::vector<float> logits_{};
+  // Of the launch that is sampled.
+  std::vector<ops::SampleRow> sample_rows_{};
+  std::vector<ops::LogitEdit> edits_{};
+  std::vector<ops::SampledToken> sampled_{};
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

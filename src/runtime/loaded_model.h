@@ -53,6 +53,9 @@ class LoadedModel {
   /// Logits [count, vocab] of entries first .. first + count - 1 of the last launch's `logit_rows`.
   void logits(int first, int count, float* out) { model_->logits(first, count, out); }
 
+  /// Draws the tokens of those entries, one for each of args.rows.
+  void sample(int first, const ops::SampleArgs& args) { model_->sample(first, args); }
+
   /// Routes all ops through another backend (measuring), for as long as it lives.
   void replace_ops(ops::Ops& ops);
 

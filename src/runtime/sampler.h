@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws the next token of one request from the logits of a row.
+// Sampling settings and penalty counts of one request: what the sample op needs to know of it.
 #pragma once
 
 #include <tessera/error.h>
@@ -7,8 +7,9 @@
 #include <tessera/sampling.h>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
+
+#include "ops/sample.h"
 
 namespace tessera {
 
@@ -24,51 +25,35 @@ struct SamplerOptions {
   int top_logprobs = -1;  // as in Request
 };
 
-/// Settings and penalty counts of one request. A draw is a pure function of the logits, the
-/// position, the seed and the tokens accepted so far; `sample` changes no count, so drafted rows
-/// may be sampled and dropped.
+/// A draw is a pure function of the logits, the position, the seed and the tokens accepted so far;
+/// asking for one changes no count, so drafted rows may be sampled and dropped.
 class Sampler {
  public:
   /// `prompt` is all text before the first generated token. Errors: kInvalidArgument.
   static Result<Sampler> make(const SamplingParams& params, const SamplerOptions& options,
                               std::span<const int32_t> prompt);
 
-  /// Inverse-CDF draw over the kept tokens in ascending order of id. `position` is the index the
-  /// token will have in the sequence. Errors: kNumerics for NaN or +Inf among the logits, and when
-  /// no token is left (every logit is -Inf).
-  Result<Draw> sample(std::span<const float> logits, int64_t position);
+  /// Parameters of a row whose token will have the index `position` in the sequence. Appends its
+  /// edits to `edits`.
+  ops::SampleRow row(int64_t position, std::vector<ops::LogitEdit>& edits) const;
+  /// Outcome of that row. Errors: kNumerics for NaN or +Inf among the logits, and when no token is
+  /// left (every logit is -Inf).
+  static Result<Draw> draw(const ops::SampledToken& outcome, int64_t position);
   /// Counts a token that became part of the generated text.
   void accept(int32_t token);
 
   const SamplingParams& params() const { return params_; }
 
  private:
-  /// A token that may still be drawn; `weight` is its probability times a common factor.
-  struct Candidate {
-    int32_t token = 0;
-    float logit = 0.0F;
-    double weight = 0.0;
-  };
-
-  Sampler(const SamplingParams& params, const SamplerOptions& options)
-      : params_(params), options_(options) {}
-
-  Result<int32_t> best_token(std::span<const float> logits, int64_t position) const;
-  void adjust();
-  void select_top_k(size_t count);
-  void keep_all();
-  void weigh(float best);
-  void apply_top_p();
-  void apply_min_p();
-  int32_t draw(double uniform) const;
-  void add_logprobs(std::span<const float> logits, Draw& draw);
+  Sampler(const SamplingParams& params, const SamplerOptions& options,
+          std::span<const int32_t> prompt);
+  ops::LogitEdit& seen(int32_t token);
 
   SamplingParams params_;
   SamplerOptions options_;
-  std::unordered_map<int32_t, int32_t> generated_{};  // occurrences of tokens seen; 0: prompt only
-  std::vector<float> adjusted_{};                     // logits after bias and penalties
-  std::vector<Candidate> candidates_{};               // ascending ids
-  std::vector<Candidate> ranked_{};                   // scratch of top-p
+  bool penalises_;
+  /// Ascending tokens, biases of one token in their order; its last entry carries the occurrences.
+  std::vector<ops::LogitEdit> edits_{};
 };
 
 }  // namespace tessera

@@ -50,6 +50,7 @@ class StagedOps final : public ops::Ops {
   void router(const ops::RouterArgs& host) override;
   void experts(const ops::ExpertsArgs& host) override;
   void finish(const ops::FinishArgs& host) override;
+  void sample(const ops::SampleArgs& host) override;
 
  private:
   Staging stage() { return {cache_, traits_}; }
@@ -349,6 +350,14 @@ void StagedOps::finish(const ops::FinishArgs& host) {
   args.ids = buffers.ids;
   args.logit_rows = buffers.logit_rows;
   device_->finish(args);
+  staging.finish();
+}
+
+void StagedOps::sample(const ops::SampleArgs& host) {
+  Staging staging = stage();
+  ops::SampleArgs args = host;
+  args.logits = staging.in(host.logits, host.rows.size() * product({host.vocab}));
+  device_->sample(args);
   staging.finish();
 }
 

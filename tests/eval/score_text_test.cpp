@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "eval/verify_greedy.h"
-#include "runtime/logit_math.h"
+#include "core/logit_math.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/model_harness.h"
 #include "tests/io/safetensors_writer.h"

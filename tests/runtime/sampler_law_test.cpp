@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/philox.h"
-#include "runtime/sampler.h"
+#include "runtime/sampler_fixture.h"
 
 namespace tessera {
 namespace {
@@ -99,7 +99,7 @@ TEST_P(SamplerLaw, DrawsFollowTheDefinition) {
   for (const int32_t token : kGenerated) sampler.accept(token);
   std::vector<int> counts(kVocab, 0);
   for (int draw = 0; draw < kDraws; ++draw)
-    ++counts[static_cast<size_t>(sampler.sample(logits, draw).value().token)];
+    ++counts[static_cast<size_t>(test::sample(sampler, logits, draw).value().token)];
 
   const std::vector<double> law = expected_law(logits, params);
   double chi_square = 0;

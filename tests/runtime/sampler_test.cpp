@@ -8,9 +8,12 @@
 #include <numeric>
 #include <set>
 
+#include "runtime/sampler_fixture.h"
+
 namespace tessera {
 namespace {
 
+using test::sample;
 using Logits = std::vector<float>;
 using Ids = std::vector<int32_t>;
 
@@ -33,7 +36,7 @@ int32_t choice(SamplingParams params, const Logits& logits, const Ids& prompt = 
   params.temperature = 0.0F;
   Sampler sampler = make(params, logits.size(), prompt);
   for (const int32_t token : generated) sampler.accept(token);
-  return sampler.sample(logits, 0).value().token;
+  return sample(sampler, logits, 0).value().token;
 }
 
 /// Every token that 500 draws give.
@@ -42,7 +45,7 @@ std::set<int32_t> drawn(const SamplingParams& params, const Logits& logits) {
   Sampler sampler = make(params, logits.size());
   std::set<int32_t> tokens;
   for (int position = 0; position < kDraws; ++position)
-    tokens.insert(sampler.sample(logits, position).value().token);
+    tokens.insert(sample(sampler, logits, position).value().token);
   return tokens;
 }
 
@@ -78,7 +81,7 @@ TEST(Sampler, TopPReachesFarIntoAFlatDistribution) {
   const Logits logits(kVocab, 1.5F);
   int32_t highest = 0;
   for (int position = 0; position < kDraws; ++position)
-    highest = std::max(highest, sampler.sample(logits, position).value().token);
+    highest = std::max(highest, sample(sampler, logits, position).value().token);
   EXPECT_LT(highest, 5000);
   EXPECT_GT(highest, 4950);  // missed with probability 0.99^2000
 }
@@ -153,10 +156,10 @@ TEST(Sampler, SeedAndPositionDecideWhateverHappenedBefore) {
   Sampler other = make({.seed = 12}, logits.size());
   Ids first, second(kPositions), third;
   for (int position = 0; position < kPositions; ++position) {
-    first.push_back(forward.sample(logits, position).value().token);
-    third.push_back(other.sample(logits, position).value().token);
+    first.push_back(sample(forward, logits, position).value().token);
+    third.push_back(sample(other, logits, position).value().token);
     const int mirrored = kPositions - 1 - position;
-    second[static_cast<size_t>(mirrored)] = backward.sample(logits, mirrored).value().token;
+    second[static_cast<size_t>(mirrored)] = sample(backward, logits, mirrored).value().token;
   }
   EXPECT_EQ(first, second);
   EXPECT_NE(first, third);
@@ -166,10 +169,10 @@ TEST(Sampler, DroppedDraftsLeaveNoTrace) {
   const Logits logits = {2, 1.9F, 0};
   const SamplingParams params{.temperature = 0.0F, .presence_penalty = 1.0F};
   Sampler sampler = make(params, logits.size());
-  EXPECT_EQ(sampler.sample(logits, 0).value().token, 0);
-  EXPECT_EQ(sampler.sample(logits, 0).value().token, 0);
+  EXPECT_EQ(sample(sampler, logits, 0).value().token, 0);
+  EXPECT_EQ(sample(sampler, logits, 0).value().token, 0);
   sampler.accept(0);
-  EXPECT_EQ(sampler.sample(logits, 1).value().token, 1);
+  EXPECT_EQ(sample(sampler, logits, 1).value().token, 1);
 }
 
 TEST(Sampler, NotANumberIsAnErrorAndNeverTokenZero) {
@@ -179,20 +182,20 @@ TEST(Sampler, NotANumberIsAnErrorAndNeverTokenZero) {
         Logits logits(9, 1.0F);
         logits[index] = bad;
         Sampler sampler = make({.temperature = temperature}, logits.size());
-        const Result<Draw> draw = sampler.sample(logits, 17);
+        const Result<Draw> draw = sample(sampler, logits, 17);
         ASSERT_FALSE(draw.has_value());
         EXPECT_EQ(draw.error().code, Errc::kNumerics);
         EXPECT_NE(draw.error().message().find("token " + std::to_string(index)), std::string::npos);
         EXPECT_NE(draw.error().where.find("17"), std::string::npos);
         logits[index] = 1.0F;
-        EXPECT_TRUE(sampler.sample(logits, 17).has_value());
+        EXPECT_TRUE(sample(sampler, logits, 17).has_value());
       }
 }
 
 TEST(Sampler, EveryTokenMaskedIsAnError) {
   for (const float temperature : {0.0F, 1.0F}) {
     Sampler sampler = make({.temperature = temperature}, 4);
-    const Result<Draw> draw = sampler.sample(Logits(4, -kInf), 0);
+    const Result<Draw> draw = sample(sampler, Logits(4, -kInf), 0);
     ASSERT_FALSE(draw.has_value());
     EXPECT_EQ(draw.error().code, Errc::kNumerics);
   }
@@ -206,7 +209,7 @@ TEST(Sampler, MaskedTokensAreNeverDrawn) {
 
 TEST(Sampler, OverflowingBiasIsAnError) {
   Sampler sampler = make({.logit_bias = {{1, kLargest}}}, 2);
-  const Result<Draw> draw = sampler.sample(Logits{0, kLargest}, 0);
+  const Result<Draw> draw = sample(sampler, Logits{0, kLargest}, 0);
   ASSERT_FALSE(draw.has_value());
   EXPECT_EQ(draw.error().code, Errc::kNumerics);
 }
@@ -219,7 +222,7 @@ TEST(Sampler, UnusedRowsAreIgnored) {
                           .value();
     sampler.accept(5);
     for (int position = 0; position < 100; ++position) {
-      const Draw draw = sampler.sample(logits, position).value();
+      const Draw draw = sample(sampler, logits, position).value();
       EXPECT_LT(draw.token, 3);
       EXPECT_EQ(draw.top.size(), 3U);
     }
@@ -230,7 +233,7 @@ TEST(Sampler, LogprobsAreOfTheRawSoftmax) {
   const Logits logits = {std::log(1.0F), std::log(4.0F), std::log(2.0F), std::log(1.0F)};
   const SamplingParams params{.temperature = 0.0F, .logit_bias = {{3, 50.0F}}};
   Sampler sampler = make(params, logits.size(), {}, 3);
-  const Draw draw = sampler.sample(logits, 0).value();
+  const Draw draw = sample(sampler, logits, 0).value();
   EXPECT_EQ(draw.token, 3);
   EXPECT_NEAR(draw.logprob, std::log(1.0 / 8), 1e-6);
   ASSERT_EQ(draw.top.size(), 3U);
@@ -244,11 +247,11 @@ TEST(Sampler, LogprobsAreOfTheRawSoftmax) {
 TEST(Sampler, LogprobsAsMuchAsAsked) {
   const Logits logits = {3000, 2000, -kInf};
   Sampler none = make({}, logits.size());
-  EXPECT_EQ(none.sample(logits, 0).value().logprob, 0.0F);
+  EXPECT_EQ(sample(none, logits, 0).value().logprob, 0.0F);
   Sampler only = make({}, logits.size(), {}, 0);
-  EXPECT_TRUE(only.sample(logits, 0).value().top.empty());
+  EXPECT_TRUE(sample(only, logits, 0).value().top.empty());
   Sampler many = make({}, logits.size(), {}, 10);
-  const Draw draw = many.sample(logits, 0).value();
+  const Draw draw = sample(many, logits, 0).value();
   ASSERT_EQ(draw.top.size(), 3U);
   EXPECT_EQ(draw.top[0].logprob, 0.0F);
   EXPECT_EQ(draw.top[1].logprob, -1000.0F);

@@ -5,6 +5,7 @@
 #include "cpu/bookkeeping.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/fast/fast_kernels.h"
+#include "cpu/sample.h"
 
 namespace tessera::cpu {
 namespace {
@@ -34,6 +35,7 @@ class FastOps final : public ops::Ops {
         {"experts", "rows grouped by expert; decode and prefill products as in linear, " + level,
          why},
         {"finish", "rows copied", "memory bound"},
+        {"sample", "a row per thread, in double", "a heap for top-k, halving for top-p"},
     };
   }
 
@@ -54,6 +56,7 @@ class FastOps final : public ops::Ops {
     if (args.combine != nullptr) fast_combine(*args.combine);
   }
   void finish(const ops::FinishArgs& args) override { cpu::finish(args); }
+  void sample(const ops::SampleArgs& args) override { cpu::sample(args); }
 
  private:
   Arena& fresh() {

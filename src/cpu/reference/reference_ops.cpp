@@ -3,6 +3,7 @@
 #include "cpu/bookkeeping.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/reference/reference_kernels.h"
+#include "cpu/sample.h"
 
 namespace tessera::cpu {
 namespace {
@@ -15,7 +16,7 @@ class ReferenceOps final : public ops::Ops {
     std::vector<ops::KernelNote> notes;
     for (const char* op :
          {"embed", "linear", "mixer", "combine", "gdn", "ngram_ids", "ngram_gather", "ple_mix",
-          "qsa_front", "qsa_select", "qsa_attend", "router", "experts", "finish"})
+          "qsa_front", "qsa_select", "qsa_attend", "router", "experts", "finish", "sample"})
       notes.push_back({op, "plain loops, double accumulation", "the oracle was asked for"});
     return notes;
   }
@@ -37,6 +38,7 @@ class ReferenceOps final : public ops::Ops {
     if (args.combine != nullptr) reference::combine(*args.combine);
   }
   void finish(const ops::FinishArgs& args) override { cpu::finish(args); }
+  void sample(const ops::SampleArgs& args) override { cpu::sample(args); }
 };
 
 }  // namespace
