@@ -207,10 +207,17 @@ void bench_experts(WeightPool& pool, int rows, ops::Role role, double ceiling) {
       experts.push_back(
           {pool.next(kWidth, kHidden), pool.next(kWidth, kHidden), pool.next(kHidden, kWidth)});
     scratch.reset();
-    cpu::fast_experts(
-        {x.data(), ids.data(), weights.data(), shared.data(), std::span(experts).first(kExperts),
-         experts.back(), out.data(), rows, kTopK, role},
-        scratch);
+    cpu::fast_experts({.x = x.data(),
+                       .ids = ids.data(),
+                       .weights = weights.data(),
+                       .shared_logit = shared.data(),
+                       .experts = std::span(experts).first(kExperts),
+                       .shared = experts.back(),
+                       .out = out.data(),
+                       .rows = rows,
+                       .top_k = kTopK,
+                       .role = role},
+                      scratch);
   });
   const double flops = 2.0 * rows * (kTopK + 1) * 3 * kHidden * kWidth;
   std::printf("experts, %s, %4d rows %s %9.1f us %6.1f GFLOP/s %6.1f GB/s (%.0f %% of read)\n",
