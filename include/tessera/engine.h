@@ -20,10 +20,10 @@ enum class OpsKind { kFast, kReference };  // SIMD and threads, or the short FP3
 
 struct EngineOptions {
   std::string model_dir{};
-  std::string device = "cpu";       // "cpu", "cuda" or "cuda:N"
-  double memory_fraction = 0.9;     // of the device memory left after the weights, for cache pages
-  bool overlap_kernels = true;      // a device kernel may start before its predecessor has ended
-  bool record_steps = true;         // decode steps are replayed as one CUDA graph
+  std::string device = "cpu";    // "cpu", "cuda" or "cuda:N"
+  double memory_fraction = 0.9;  // of the device memory left after the weights, for cache pages
+  bool overlap_kernels = true;   // a device kernel may start before its predecessor has ended
+  bool record_steps = true;      // decode steps are replayed as one CUDA graph
   OpsKind ops = OpsKind::kFast;
   CacheType cache_type = CacheType::kAuto;
   int threads = 0;          // 0: all cores this process may use

@@ -35,6 +35,7 @@ class CudaOps final : public ops::Ops {
   void repeat(const ops::StepKey& key, const std::function<void()>& ops) override {
     context_.repeat(key, ops);
   }
+  void forget_repeats() override { context_.forget_steps(); }
 
   void embed(const ops::EmbedArgs& args) override { launch_embed(context_, args); }
   void linear(const ops::LinearArgs& args) override { launch_linear(context_, args); }

@@ -224,6 +224,7 @@ cudaGraphExec_t RuntimeContext::record(const std::function<void()>& ops) {
 }
 
 void RuntimeContext::forget_steps() {
+  cudaStreamSynchronize(stream_);  // none may be destroyed while it runs
   for (Step& step : steps_)
     if (step.graph != nullptr) cudaGraphExecDestroy(step.graph);
   steps_.clear();

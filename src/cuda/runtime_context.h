@@ -28,6 +28,7 @@ class RuntimeContext final : public Context {
 
   ops::LaunchBuffers begin(const ops::LaunchInputs& inputs);
   void repeat(const ops::StepKey& key, const std::function<void()>& ops);
+  void forget_steps();
   DeviceMemory& memory() { return *memory_; }
 
  private:
@@ -50,7 +51,6 @@ class RuntimeContext final : public Context {
   void upload(size_t bytes);
   Step* find(const ops::StepKey& key);
   cudaGraphExec_t record(const std::function<void()>& ops);
-  void forget_steps();
 
   Options options_;
   std::unique_ptr<DeviceMemory> memory_{};

@@ -31,6 +31,7 @@ class ProfilingOps final : public ops::Ops {
   std::vector<ops::KernelNote> kernels() const override { return inner_.kernels(); }
   ops::Traits traits() const override { return inner_.traits(); }
   Memory& memory() override { return inner_.memory(); }
+  void forget_repeats() override { inner_.forget_repeats(); }
   ops::LaunchBuffers begin(const ops::LaunchInputs& inputs) override {
     return inner_.begin(inputs);
   }

@@ -16,7 +16,9 @@ TextModel::TextModel(const ModelConfig& config, const ModelWeights& weights,
       launch_arena_(ops.memory()),
       block_arena_(ops.memory()),
       constant_arena_(ops.memory()),
-      rope_(place_rope()) {}
+      rope_(place_rope()) {
+  ops_.forget_repeats();
+}
 
 ops::RopeTable TextModel::place_rope() {
   const RopeConfig& rope = config_.rope;

@@ -83,6 +83,9 @@ class Ops {
     static_cast<void>(key);
     ops();
   }
+  /// Drops what `repeat` has kept: another caller begins, whose buffers may lie where those of the
+  /// last one lay.
+  virtual void forget_repeats() {}
 
   virtual void embed(const EmbedArgs& args) = 0;
   virtual void linear(const LinearArgs& args) = 0;

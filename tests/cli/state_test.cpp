@@ -128,7 +128,8 @@ TEST_F(StateTest, ADamagedFileIsRefused) {
 
 TEST_F(StateTest, AnotherModelsStateIsRefused) {
   ASSERT_EQ(greedy({"-p", kFirst, "--save-state", path_}).status, 0);
-  const Outcome outcome = greedy({"-p", kSecond, "--load-state", path_, "--kv-cache-dtype", "bf16"});
+  const Outcome outcome =
+      greedy({"-p", kSecond, "--load-state", path_, "--kv-cache-dtype", "bf16"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.err, HasSubstr(path_));
 }

@@ -141,6 +141,17 @@ TEST_P(CudaEngineTest, RecordedStepsEqualDirectLaunches) {
     }
 }
 
+TEST_P(CudaEngineTest, StepsOfAnEarlierModelAreNotReplayed) {
+  const auto model = load(GetParam());
+  ASSERT_NE(model, nullptr);
+  const auto ids = sample_ids(*model, kTokens, 1);
+  const auto want = decode_after_prompt(*model, ids, 1);
+  for (int round = 0; round < 3; ++round) {
+    model->replace_ops(model->ops());  // new buffers, perhaps where the old ones were
+    EXPECT_EQ(decode_after_prompt(*model, ids, 1), want) << "round " << round;
+  }
+}
+
 TEST_P(CudaEngineTest, ForkSnapshotAndFileContinueBitForBit) {
   const auto model = load(GetParam());
   ASSERT_NE(model, nullptr);

@@ -62,8 +62,7 @@ TEST(StateLayout, RingsOfTheReleasedModel) {
 
 TEST(StateLayout, SizesOfTheReleasedModel) {
   constexpr size_t kKib = 1024;
-  const StateLayout layout =
-      make(released_config(), {.cache = DType::kBF16, .draft_layer = true});
+  const StateLayout layout = make(released_config(), {.cache = DType::kBF16, .draft_layer = true});
   EXPECT_EQ(layout.entry(StatePart::kKeys).layers.size(), 13U);
   EXPECT_EQ(layout.entry(StatePart::kKeys).entry_bytes, 64 * kKib);
   EXPECT_EQ(layout.entry(StatePart::kValues).entry_bytes, 64 * kKib);
@@ -161,12 +160,11 @@ TEST_P(StateLayoutOptions, RingsHoldAVerifyPassAndItsReach) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StateLayoutOptions,
-                         testing::Values(StateOptions{}, StateOptions{.max_draft = 0},
-                                         StateOptions{.max_draft = 63, .draft_layer = true},
-                                         StateOptions{.cache = DType::kBF16,
-                                                      .max_draft = 3,
-                                                      .draft_layer = true}));
+INSTANTIATE_TEST_SUITE_P(
+    All, StateLayoutOptions,
+    testing::Values(StateOptions{}, StateOptions{.max_draft = 0},
+                    StateOptions{.max_draft = 63, .draft_layer = true},
+                    StateOptions{.cache = DType::kBF16, .max_draft = 3, .draft_layer = true}));
 
 TEST(StateLayout, PartsAreNamedInOrder) {
   const StateLayout layout = make(tiny_config(), {});

@@ -16,8 +16,7 @@ __device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x) 
 template <int kWidth = kWarp>
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
-  for (int step = kWidth / 2; step > 0; step /= 2)
-    value += __shfl_xor_sync(kAllLanes, value, step);
+  for (int step = kWidth / 2; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
   return value;
 }
 template <int kWidth = kWarp>
