@@ -91,19 +91,7 @@ __device__ __forceinline__ void store_remote_counted(uint32_t address, float val
       "f"(value), "r"(barrier)
       : "memory");
 }
-#endif
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-/// Stores 4 bytes and counts them on a barrier of the block that owns both addresses: no other
-/// fence or cluster barrier is needed, and earlier stores to global memory are not waited for.
-__device__ __forceinline__ void store_remote_async(uint32_t address, float value,
-                                                   uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
-          address),
-      "r"(__float_as_uint(value)), "r"(barrier)
-      : "memory");
-}
 /// cluster_arrive that orders nothing but initialised barriers (fence_barrier_init).
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

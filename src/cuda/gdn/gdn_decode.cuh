@@ -45,7 +45,7 @@ __device__ __forceinline__ void finish_rows(const ops::GdnArgs& args, const GdnP
       float* place = &shared.squares[parity][piece.half][row];
       if (lane == 0) {
         *place = squares;
-        store_remote_async(remote_address(place, other), squares, remote_address(arrived, other));
+        store_remote_counted(remote_address(place, other), squares, remote_address(arrived, other));
       }
     }
     __syncwarp();  // the own halves of this warp's rows are there
