@@ -116,10 +116,15 @@ step_test() {
 }
 
 step_verify() {
-  local model name status=0 options=()
-  [[ -x $programs/cuda_test ]] && options=(--device cuda)
+  local model name status=0 options device=()
+  [[ -x $programs/cuda_test ]] && device=(--device cuda)
   for model in "$bundle"/models/*/ "$bundle"/../shared/golden/*/; do
-    [[ -f $model/golden.safetensors ]] || continue
+    options=("${device[@]}")
+    if [[ -f $model/reference.json ]]; then
+      options+=(--reference "$model/reference.json")
+    elif [[ ! -f $model/golden.safetensors ]]; then
+      continue
+    fi
     name=$(basename "$model")
     keep "verify_$name.txt" "$programs/tessera" verify "${options[@]}" "$model" || status=1
   done
