@@ -134,6 +134,7 @@ TEST(QsaAttendPlanTest, RefusalsHaveReasons) {
 TEST(QsaAttendPlanTest, ThePromptKernelTakesPromptsOnly) {
   const std::vector<ops::RowSpan> spans{{.row_begin = 0, .num_rows = 70, .position = 9000}};
   ops::QsaAttendArgs args;
+  args.shape = kReleased;
   args.cache = released_cache();
   args.budget_blocks = kBudget;
   args.batch = {spans, 70, ops::Role::kPrefill};
