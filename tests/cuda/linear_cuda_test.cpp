@@ -18,7 +18,7 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-constexpr double kBf16Rounding = 0x1p-9;  // half a unit in the last place
+constexpr double kBf16Rounding = 0x1p-8;  // half a unit in the last of 8 places
 
 /// A weight on the device, its values on the host and the outputs of its product.
 struct Part {

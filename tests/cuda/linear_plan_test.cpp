@@ -67,6 +67,52 @@ TEST(LinearPlanTest, EveryWeightRowHasOneBlock) {
     }
 }
 
+TEST(LinearPlanTest, EveryTileHasOneGroup) {
+  for (const int in : {64, 320, 2560, 6144, 10240})
+    for (const DType type : {DType::kBF16, DType::kF8E4M3})
+      for (const int tiles : {1, 3, 160, 872, 1030, 15520})
+        for (const int rows : {1, 8, 9, 16, 17, 32, 33, 256}) {
+          SCOPED_TRACE(testing::Message()
+                       << tiles << " tiles of " << in << ", " << rows << " rows");
+          ASSERT_EQ(std::string(supports_held(in, kH200)), "");
+          const HeldPlan plan = plan_held(tiles, rows, in, type, kH200);
+          EXPECT_GE(plan.groups * plan.tiles_per_group, tiles);
+          EXPECT_LT((plan.groups - 1) * plan.tiles_per_group, tiles);
+          EXPECT_GE(plan.passes * plan.pass_rows, rows);
+          EXPECT_LT((plan.passes - 1) * plan.pass_rows, rows);
+          if (plan.split == 1)
+            EXPECT_LE(plan.passes * plan.groups, std::max(plan.passes, kH200.num_sms));
+          else
+            EXPECT_LE(plan.tiles_per_group, HeldGeometry::kSplitTiles);
+        }
+}
+
+TEST(LinearPlanTest, LongRowsAreSplitWhateverTheRows) {
+  EXPECT_EQ(held_split(2560), 1);
+  EXPECT_EQ(held_split(6144), 4);
+  EXPECT_NE(std::string(supports_held(12288, kH200)), "");
+  GpuSpec ampere = kH200;
+  ampere.compute_major = 8;
+  EXPECT_EQ(std::string(supports_held(2560, ampere)), "");
+  EXPECT_NE(std::string(supports_held(6144, ampere)).find("sm_90"), std::string::npos);
+}
+
+/// Two blocks and what the device keeps for each must fit, or nothing of the next kernel starts
+/// early.
+TEST(LinearPlanTest, TheNextKernelFindsRoom) {
+  constexpr size_t kReserved = 1024, kSm = size_t{228} << 10;
+  EXPECT_LE(2 * (HeldUpTo8::kSharedBytes + kReserved), kSm);
+  EXPECT_LE(2 * (HeldUpTo16::kSharedBytes + kReserved), kSm);
+  EXPECT_LE(2 * (HeldF8UpTo8::kSharedBytes + kReserved), kSm);
+}
+
+/// A released output projection: 160 tiles, five for each of 32 clusters.
+TEST(LinearPlanTest, OutputProjectionFillsTheDevice) {
+  const HeldPlan plan = plan_held(160, 4, 6144, DType::kBF16, kH200);
+  EXPECT_EQ(plan.groups * plan.split, 128);
+  EXPECT_EQ(plan.tiles_per_group, 5);
+}
+
 TEST(LinearPlanTest, LargeMatricesFillTheLastWave) {
   for (const int out : {2560, 13952, 16480, 248320}) {
     const StreamPlan plan = plan_stream(out, 1, kH200);

@@ -7,6 +7,7 @@
 #include "cuda/linear/blas.h"
 #include "cuda/linear/gemm.h"
 #include "cuda/linear/generic_kernel.cuh"
+#include "cuda/linear/held_kernel.cuh"
 #include "cuda/linear/stream_kernel.cuh"
 
 namespace tessera::cuda {
@@ -46,20 +47,16 @@ constexpr LaunchStream kLaunchStream[] = {launch_config<StreamUpTo8>, launch_con
                                           launch_config<StreamUpTo32>};
 static_assert(std::size(kLaunchStream) == kStreamPassRows.size());
 
-void add_part(StreamArgs& args, int slot, const ops::LinearPart& part) {
+StreamPart part_of(const ops::LinearPart& part) {
   const ops::LinearWeight& weight = part.weight;
-  const int first = args.total_out;
-  args.total_out += weight.out_features;
-  args.parts[slot] = {.weight = static_cast<const std::byte*>(weight.data),
-                      .scale = weight.dtype == DType::kF8E4M3 ? weight.scale : nullptr,
-                      .y = part.y,
-                      .dtype = weight.dtype,
-                      .y_dtype = stored_as(part.output),
-                      .out_features = weight.out_features,
-                      .row_bytes = static_cast<int>(weight.row_bytes()),
-                      .scale_cols = weight.scale_cols(),
-                      .first = first,
-                      .end = args.total_out};
+  return {.weight = static_cast<const std::byte*>(weight.data),
+          .scale = weight.dtype == DType::kF8E4M3 ? weight.scale : nullptr,
+          .y = part.y,
+          .dtype = weight.dtype,
+          .y_dtype = stored_as(part.output),
+          .out_features = weight.out_features,
+          .row_bytes = static_cast<int>(weight.row_bytes()),
+          .scale_cols = weight.scale_cols()};
 }
 
 void launch_stream(Context& context, const void* x, int rows,
@@ -68,11 +65,60 @@ void launch_stream(Context& context, const void* x, int rows,
   args.x = static_cast<const device::Bf16*>(x);
   args.rows = rows;
   args.in_features = parts.front().weight.in_features;
-  int slot = 0;
-  for (const ops::LinearPart& part : parts) add_part(args, slot++, part);
+  for (size_t index = 0; index < parts.size(); ++index) {
+    StreamPart& part = args.parts[index] = part_of(parts[index]);
+    part.first = args.total_out;
+    part.end = args.total_out += part.out_features;
+  }
   const StreamPlan plan = plan_stream(args.total_out, rows, context.gpu());
   args.rows_per_block = plan.rows_per_block;
   if (plan.blocks > 0) kLaunchStream[plan.config](context, plan, args);
+}
+
+template <class Config>
+void launch_held_config(Context& context, const HeldPlan& plan, const HeldArgs& args) {
+  static_assert(sizeof(HeldShared<Config>) == Config::kSharedBytes);
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(plan.passes * plan.split),
+                                       static_cast<unsigned>(plan.groups)),
+                          .block = dim3(Config::kThreads),
+                          .shared_bytes = Config::kSharedBytes,
+                          .cluster = static_cast<unsigned>(plan.split)};
+  launch(context, shape, held_linear<Config>, args);
+}
+
+void launch_held(Context& context, const void* x, int rows,
+                 std::span<const ops::LinearPart> parts) {
+  HeldArgs args{};
+  args.x = static_cast<const device::Bf16*>(x);
+  args.rows = rows;
+  args.in_features = parts.front().weight.in_features;
+  args.row_bytes = static_cast<int>(parts.front().weight.row_bytes());
+  for (size_t index = 0; index < parts.size(); ++index) {
+    StreamPart& part = args.parts[index] = part_of(parts[index]);
+    part.first = args.total_tiles;
+    part.end = args.total_tiles += divide_up(part.out_features, HeldGeometry::kTileRows);
+  }
+  const DType type = parts.front().weight.dtype;
+  const HeldPlan plan = plan_held(args.total_tiles, rows, args.in_features, type, context.gpu());
+  args.tiles_per_group = plan.tiles_per_group;
+  args.split = plan.split;
+  const bool few = plan.pass_rows == HeldUpTo8::kPassRows;
+  if (type == DType::kF8E4M3)
+    return few ? launch_held_config<HeldF8UpTo8>(context, plan, args)
+               : launch_held_config<HeldF8UpTo16>(context, plan, args);
+  if (few) return launch_held_config<HeldUpTo8>(context, plan, args);
+  if (plan.pass_rows == HeldUpTo16::kPassRows)
+    return launch_held_config<HeldUpTo16>(context, plan, args);
+  launch_held_config<HeldUpTo32>(context, plan, args);
+}
+
+/// Parts of one weight type that the streaming kernels can read.
+void launch_parts(Context& context, const void* x, int rows,
+                  std::span<const ops::LinearPart> parts) {
+  if (supports_held(parts.front().weight.in_features, context.gpu()).empty())
+    launch_held(context, x, rows, parts);
+  else
+    launch_stream(context, x, rows, parts);
 }
 
 }  // namespace
@@ -80,19 +126,21 @@ void launch_stream(Context& context, const void* x, int rows,
 void gemv_decode(Context& context, const void* x, int rows,
                  std::span<const ops::LinearPart> parts) {
   if (rows == 0) return;
-  std::vector<ops::LinearPart> streamed;
+  std::vector<ops::LinearPart> bf16, f8;
   for (const ops::LinearPart& part : parts) {
     if (part.weight.out_features == 0) continue;
     if (!supports_stream(part.weight, x, context.gpu()).empty()) {
       launch_generic(context, x, rows, part);
       continue;
     }
+    std::vector<ops::LinearPart>& streamed = part.weight.dtype == DType::kF8E4M3 ? f8 : bf16;
     streamed.push_back(part);
     if (streamed.size() < kMaxStreamParts) continue;
-    launch_stream(context, x, rows, streamed);
+    launch_parts(context, x, rows, streamed);
     streamed.clear();
   }
-  if (!streamed.empty()) launch_stream(context, x, rows, streamed);
+  for (const auto& streamed : {bf16, f8})
+    if (!streamed.empty()) launch_parts(context, x, rows, streamed);
 }
 
 void launch_linear(Context& context, const ops::LinearArgs& args) {
@@ -112,7 +160,8 @@ ops::KernelNote note_linear(const GpuSpec& gpu) {
   const std::string_view refusal = supports_stream(weight, nullptr, gpu);
   const std::string_view library = PinnedGemm::of_current_device().refusal();
   ops::KernelNote note{.op = "linear"};
-  note.kernel = refusal.empty() ? "decode: weight streaming, mma.m16n8k16" : "decode: generic";
+  note.kernel = refusal.empty() ? "decode: weight streaming past held activations, mma.m16n8k16"
+                                : "decode: generic";
   note.kernel += library.empty() ? "; prefill: cuBLASLt" : "; prefill: as decode";
   note.reason = refusal.empty() ? "rows of whole 128-byte lines; others: generic" : refusal;
   if (!library.empty()) note.reason += "; " + std::string(library);

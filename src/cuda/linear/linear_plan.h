@@ -83,6 +83,84 @@ constexpr StreamPlan plan_stream(int total_out, int rows, const GpuSpec& gpu) {
   return plan;
 }
 
+/// What all instances of the held kernel share: activations of a warp's slices stay in registers
+/// while tiles of 16 weight rows pass. Long rows are split over the blocks of a cluster.
+struct HeldGeometry : StreamGeometry {
+  static constexpr int kBf16Slices = 5;  // of a row, for one warp, at most
+  static constexpr int kF8Slices = 3;
+  static constexpr int kElements = kWarps * kBf16Slices * kSliceBytes / 2;  // for one block
+  static constexpr int kSplit = 4;       // blocks of a cluster that share longer rows
+  static constexpr int kSplitTiles = 8;  // of such a cluster: sums are exchanged once
+  static constexpr size_t kAlignment = 128;
+  static_assert(kElements <= kWarps * kF8Slices * kSliceBytes);
+};
+
+template <int kColumnTilesIn, DType kTypeIn>
+struct HeldConfig : HeldGeometry {
+  static constexpr DType kType = kTypeIn;
+  static constexpr int kColumnTiles = kColumnTilesIn;
+  static constexpr int kSlices = kType == DType::kF8E4M3 ? kF8Slices : kBf16Slices;
+  static constexpr int kPassRows = kColumnTiles * kColumns;
+  /// Two where registers allow: the next kernel's block finds room.
+  static constexpr int kBlocksPerSm = kColumnTiles <= (kType == DType::kF8E4M3 ? 1 : 2) ? 2 : 1;
+  /// One buffer costs a barrier per tile, two may not leave room for a neighbour.
+  static constexpr int kSumBuffers = kColumnTiles == 2 ? 1 : 2;
+  static constexpr int kTileOutputs = kTileRows * kPassRows;
+  static constexpr size_t kSharedBytes =
+      size_t{kWarps} * kStages * kStageBytes +
+      sizeof(float) * (kSumBuffers * kWarps + kSplitTiles) * kTileOutputs + kAlignment;
+};
+using HeldUpTo8 = HeldConfig<1, DType::kBF16>;
+using HeldUpTo16 = HeldConfig<2, DType::kBF16>;
+using HeldUpTo32 = HeldConfig<4, DType::kBF16>;
+using HeldF8UpTo8 = HeldConfig<1, DType::kF8E4M3>;
+using HeldF8UpTo16 = HeldConfig<2, DType::kF8E4M3>;
+
+inline constexpr size_t kHeldSharedBytes =
+    std::max({HeldUpTo8::kSharedBytes, HeldUpTo16::kSharedBytes, HeldUpTo32::kSharedBytes});
+
+/// Blocks that share a weight row: of its length alone, for the sums depend on it. 0: too long.
+constexpr int held_split(int in_features) {
+  if (in_features <= HeldGeometry::kElements) return 1;
+  return in_features <= HeldGeometry::kElements * HeldGeometry::kSplit ? HeldGeometry::kSplit : 0;
+}
+
+/// Grid: (passes x split) x groups; a group is the cluster of blocks that share weight rows.
+struct HeldPlan {
+  int pass_rows = 0;
+  int passes = 0;
+  int split = 1;
+  int tiles_per_group = 0;
+  int groups = 0;
+};
+
+constexpr HeldPlan plan_held(int total_tiles, int rows, int in_features, DType type,
+                             const GpuSpec& gpu) {
+  HeldPlan plan;
+  plan.pass_rows = rows <= HeldUpTo8::kPassRows ? HeldUpTo8::kPassRows
+                   : rows <= HeldUpTo16::kPassRows || type == DType::kF8E4M3
+                       ? HeldUpTo16::kPassRows
+                       : HeldUpTo32::kPassRows;
+  plan.passes = divide_up(rows, plan.pass_rows);
+  plan.split = held_split(in_features);
+  if (total_tiles == 0 || plan.passes == 0) return plan;
+  const int groups = std::max(1, gpu.num_sms / (plan.passes * plan.split));
+  plan.tiles_per_group = divide_up(total_tiles, groups);
+  if (plan.split > 1)
+    plan.tiles_per_group = std::min(plan.tiles_per_group, HeldGeometry::kSplitTiles);
+  plan.groups = divide_up(total_tiles, plan.tiles_per_group);
+  return plan;
+}
+
+/// Empty when the held kernel takes rows of this length (of weights that the streaming kernel can
+/// read), else why not.
+inline std::string_view supports_held(int in_features, const GpuSpec& gpu) {
+  if (held_split(in_features) == 0) return "activations of such rows do not fit into registers";
+  if (held_split(in_features) > 1 && gpu.compute_major < 9) return "clusters need sm_90";
+  if (gpu.shared_bytes_per_block < kHeldSharedBytes) return "too little shared memory";
+  return {};
+}
+
 constexpr bool aligned_to(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }

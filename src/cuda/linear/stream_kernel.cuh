@@ -4,27 +4,14 @@
 // in shared memory, so warps meet only where their sums are added.
 #pragma once
 
-#include "cuda/device/bf16.cuh"
 #include "cuda/device/copy.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/pdl.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/linear/linear_plan.h"
+#include "cuda/linear/stream_slice.cuh"
 
 namespace tessera::cuda {
-
-struct StreamPart {
-  const std::byte* weight = nullptr;  // [out_features, row_bytes]
-  const float* scale = nullptr;       // E4M3: [ceil(out / 128), scale_cols]; nullptr: 1
-  void* y = nullptr;                  // [rows, out_features]
-  DType dtype = DType::kBF16;
-  DType y_dtype = DType::kBF16;
-  int out_features = 0;
-  int row_bytes = 0;
-  int scale_cols = 0;
-  int first = 0;  // of the launch's outputs, all parts one after the other
-  int end = 0;
-};
 
 struct StreamArgs {
   const device::Bf16* x = nullptr;  // [rows, in_features]
@@ -64,13 +51,6 @@ __device__ __forceinline__ Panel panel_at(const StreamArgs& args, int output, in
 __device__ __forceinline__ int slices_of_warp(int row_bytes) {
   const int slices = row_bytes / StreamGeometry::kSliceBytes;
   return (slices - device::warp_id() + StreamGeometry::kWarps - 1) / StreamGeometry::kWarps;
-}
-
-/// Where the 16 bytes `piece` of row `row` lie in a stage: odd rows swap the halves of the line, so
-/// that eight lanes that read half lines of two rows hit all banks.
-__device__ __forceinline__ int stage_offset(int row, int piece) {
-  constexpr int kHalfLine = StreamGeometry::kSliceBytes / device::kVectorBytes / 2;
-  return row * StreamGeometry::kSliceBytes + (piece ^ (row % 2 * kHalfLine)) * device::kVectorBytes;
 }
 
 /// The ring of one warp: asks for stages (slice by slice, tile by tile, panel by panel, the order
@@ -188,58 +168,6 @@ struct PassRows {
   }
 };
 
-/// How a lane reads the weights of a tile and a slice. Column k of the product instruction is not
-/// column k of the matrix: a lane's 16 bytes of a row serve as its pieces of several instructions,
-/// and the activations are read in the same order.
-template <class Element>
-struct SliceOf {
-  static constexpr int kElements = StreamGeometry::kSliceBytes / static_cast<int>(sizeof(Element));
-  static constexpr int kVectors = kElements / 32;  // 16-byte reads of an activation row, per lane
-  static constexpr int kLaneElements = device::kVectorBytes / static_cast<int>(sizeof(Element));
-
-  uint4 low[2], high[2];  // rows lane / 4 and lane / 4 + 8; first and second half of the slice
-
-  __device__ __forceinline__ explicit SliceOf(const std::byte* stage) {
-    const int row = device::lane_id() / 4, piece = device::lane_id() % 4;
-    constexpr int kLower = 8 * StreamGeometry::kSliceBytes;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::byte* at = stage + stage_offset(row, half * 4 + piece);
-      low[half] = *reinterpret_cast<const uint4*>(at);
-      high[half] = *reinterpret_cast<const uint4*>(at + kLower);
-    }
-  }
-
-  /// First element of this lane's vector `index` of an activation row.
-  static __device__ __forceinline__ int element(int index) {
-    constexpr int kPerHalf = kVectors / 2;
-    return index / kPerHalf * (kElements / 2) + device::lane_id() % 4 * kLaneElements +
-           index % kPerHalf * device::kVectorBf16;
-  }
-
-  /// Weights that meet half `step` of activation vector `index`.
-  __device__ __forceinline__ void fragment(int index, int step, uint32_t (&a)[4]) const {
-    if constexpr (sizeof(Element) == sizeof(device::Bf16)) {
-      const uint4& top = low[index];
-      const uint4& bottom = high[index];
-      a[0] = step == 0 ? top.x : top.z;
-      a[1] = step == 0 ? bottom.x : bottom.z;
-      a[2] = step == 0 ? top.y : top.w;
-      a[3] = step == 0 ? bottom.y : bottom.w;
-    } else {
-      const int word = index % 2 * 2 + step;
-      const uint2 top = device::f8x4_to_bf16x4(word_of(low[index / 2], word));
-      const uint2 bottom = device::f8x4_to_bf16x4(word_of(high[index / 2], word));
-      a[0] = top.x, a[1] = bottom.x, a[2] = top.y, a[3] = bottom.y;
-    }
-  }
-
- private:
-  static __device__ __forceinline__ uint32_t word_of(const uint4& raw, int index) {
-    return index == 0 ? raw.x : index == 1 ? raw.y : index == 2 ? raw.z : raw.w;
-  }
-};
-
 /// This lane's activations of one slice, and for E4M3 the scales of the slice in the (at most two)
 /// scale rows that a panel touches.
 template <class Config, class Element>
@@ -268,27 +196,6 @@ struct SliceColumns {
   }
 };
 
-/// sums += weights of one tile and slice times the activations of the slice.
-template <class Config, class Element>
-__device__ __forceinline__ void multiply_slice(const std::byte* stage,
-                                               const SliceColumns<Config, Element>& columns,
-                                               float (&sums)[Config::kColumnTiles][4]) {
-  const SliceOf<Element> weights(stage);
-#pragma unroll
-  for (int index = 0; index < SliceOf<Element>::kVectors; ++index)
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      uint32_t a[4];
-      weights.fragment(index, step, a);
-#pragma unroll
-      for (int tile = 0; tile < Config::kColumnTiles; ++tile) {
-        const uint4& x = columns.raw[tile][index];
-        const uint32_t b[2] = {step == 0 ? x.x : x.z, step == 0 ? x.y : x.w};
-        device::mma_m16n8k16(sums[tile], a, b);
-      }
-    }
-}
-
 template <class Config>
 using PanelSums = float[Config::kTiles][Config::kColumnTiles][4];
 
@@ -312,7 +219,7 @@ __device__ __forceinline__ void multiply_panel(const StreamPart& part, const Pan
       const std::byte* stage = feed.take();
       if constexpr (sizeof(Element) == 1) {
         float block[Config::kColumnTiles][4] = {};
-        multiply_slice<Config, Element>(stage, now, block);
+        multiply_slice<Element>(stage, now.raw, block);
         const int row = tile * Config::kTileRows + device::lane_id() / 4;
         const float top = row < scale_border ? now.scale[0] : now.scale[1];
         const float bottom = row + 8 < scale_border ? now.scale[0] : now.scale[1];
@@ -322,7 +229,7 @@ __device__ __forceinline__ void multiply_panel(const StreamPart& part, const Pan
           for (int value = 0; value < 4; ++value)
             sums[tile][column][value] += block[column][value] * (value < 2 ? top : bottom);
       } else {
-        multiply_slice<Config, Element>(stage, now, sums[tile]);
+        multiply_slice<Element>(stage, now.raw, sums[tile]);
       }
     }
     if constexpr (Config::kLoadAhead)
