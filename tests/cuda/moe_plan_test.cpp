@@ -33,70 +33,87 @@ MoeShape with_types(MoeShape shape, DType routed, DType shared) {
 
 TEST(MoePlanTest, ReleasedAndSmallSizesTakeTheFastKernels) {
   for (const MoeShape& shape : {kReleased, kMicro, kSmall}) {
-    EXPECT_EQ(std::string(why_not_streaming(shape)), "") << shape.hidden;
+    EXPECT_EQ(std::string(why_not_streaming(shape, kH200)), "") << shape.hidden;
     EXPECT_EQ(std::string(why_not_grouped(shape, kH200)), "") << shape.hidden;
     EXPECT_EQ(std::string(why_not_fused_router(shape.hidden, shape.routed, shape.shared)), "");
   }
   for (const DType shared : {DType::kBF16, DType::kF8E4M3}) {
     const MoeShape shape = with_types(kReleased, DType::kF8E4M3, shared);
-    EXPECT_EQ(std::string(why_not_streaming(shape)), "");
+    EXPECT_EQ(std::string(why_not_streaming(shape, kH200)), "");
     EXPECT_EQ(std::string(why_not_grouped(shape, kH200)), "");
   }
 }
 
 TEST(MoePlanTest, RefusalsHaveReasons) {
-  EXPECT_NE(why_not_streaming(kNano).find("hidden"), std::string::npos);
+  MoeShape odd = kReleased;
+  odd.hidden = 2568;
+  EXPECT_NE(why_not_streaming(odd, kH200).find("16"), std::string::npos);
+  EXPECT_NE(why_not_streaming(kNano, kH200).find("128"), std::string::npos);
   EXPECT_NE(why_not_grouped(kNano, kH200).find("64"), std::string::npos);
   GpuSpec ampere = kH200;
   ampere.compute_major = 8;
   EXPECT_NE(why_not_grouped(kReleased, ampere).find("sm_90a"), std::string::npos);
+  EXPECT_EQ(std::string(why_not_streaming(kReleased, ampere)), "");
+  ampere.shared_bytes_per_block = size_t{64} << 10;
+  EXPECT_NE(why_not_streaming(kReleased, ampere).find("shared"), std::string::npos);
   MoeShape shape = kReleased;
   shape.shared_width = 320;
-  EXPECT_NE(why_not_streaming(shape).find("width"), std::string::npos);
+  EXPECT_NE(why_not_streaming(shape, kH200).find("width"), std::string::npos);
   EXPECT_NE(why_not_grouped(shape, kH200).find("width"), std::string::npos);
   shape = kReleased;
   shape.num_experts = 4096;
-  EXPECT_NE(why_not_streaming(shape).find("many"), std::string::npos);
+  EXPECT_NE(why_not_streaming(shape, kH200).find("many"), std::string::npos);
   EXPECT_NE(why_not_grouped(shape, kH200).find("many"), std::string::npos);
   shape = with_types(kReleased, DType::kF32, DType::kBF16);
-  EXPECT_NE(why_not_streaming(shape).find("BF16"), std::string::npos);
+  EXPECT_NE(why_not_streaming(shape, kH200).find("BF16"), std::string::npos);
   EXPECT_NE(why_not_grouped(shape, kH200).find("BF16"), std::string::npos);
-  shape = with_types(kReleased, DType::kBF16, DType::kF8E4M3);
-  EXPECT_NE(why_not_streaming(shape).find("beside"), std::string::npos);
-  shape = with_types(kSmall, DType::kF8E4M3, DType::kBF16);
-  EXPECT_NE(why_not_streaming(shape).find("FP8"), std::string::npos);
   shape = with_types(kMicro, DType::kF8E4M3, DType::kBF16);
+  EXPECT_NE(why_not_streaming(shape, kH200).find("128"), std::string::npos);
   EXPECT_NE(why_not_grouped(shape, kH200).find("scales"), std::string::npos);
   EXPECT_NE(why_not_fused_router(2560, DType::kF32, DType::kBF16).find("BF16"), std::string::npos);
   EXPECT_NE(why_not_fused_router(2561, DType::kBF16, DType::kBF16).find("size"), std::string::npos);
 }
 
-TEST(MoePlanTest, SlicesOfAllWarpsCoverTheProduct) {
-  const auto check = [](const StreamTile& tile, int chunk) {
-    EXPECT_EQ(kStreamWarps % tile.slices, 0);
-    EXPECT_EQ(tile.depth % (tile.slices * chunk), 0) << tile.depth;
-  };
-  constexpr int kBf16Chunk = 32, kF8Chunk = 64;
-  for (const StreamTile& tile : kUpTiles) check(tile, kBf16Chunk);
-  for (const StreamTile& tile : kDownTiles) check(tile, kBf16Chunk);
-  check(kUpTiles[kF8Tile], kF8Chunk);
-  check(kDownTiles[kF8Tile], kF8Chunk);
+TEST(MoePlanTest, TeamsShareOutTilesAndSlices) {
+  for (int slices = 1; slices <= 200; ++slices) {
+    const StreamSplit split = split_stream(slices * StreamGeometry::kSliceBytes);
+    EXPECT_EQ(split.slices, slices);
+    EXPECT_GE(split.teams, 1);
+    EXPECT_GE(split.per_team, 1);
+    EXPECT_LE(split.per_team, slices);
+    EXPECT_LE(split.teams * split.per_team, StreamGeometry::kWarps);
+  }
+  // Released sizes keep all warps equally busy.
+  for (const int row_bytes : {5120, 2560, 1280, 640}) {
+    const StreamSplit split = split_stream(row_bytes);
+    EXPECT_EQ(split.teams * split.per_team, StreamGeometry::kWarps) << row_bytes;
+    EXPECT_EQ(split.slices % split.per_team, 0) << row_bytes;
+  }
 }
 
-TEST(MoePlanTest, EveryItemHasOneBlock) {
+TEST(MoePlanTest, TheLongestRingsThatFitAreTaken) {
+  EXPECT_EQ(find_stream_stages(kH200), 0);
+  GpuSpec ampere = kH200;
+  ampere.shared_bytes_per_block = size_t{163} << 10;
+  EXPECT_EQ(find_stream_stages(ampere), 1);
+}
+
+TEST(MoePlanTest, EveryTileHasOneBlock) {
   for (const int grid : {1, 7, 132, 264})
     for (const int shared : {0, 1, 80, 160, 320, 2560})
       for (const int routed : {0, 1, 4, 43, 800, 6400, 40960})
         for (const int shared_cost : {1, 2}) {
-          int shared_items = 0, next = 0;
+          int next_shared = 0, next = 0;
           for (int block = 0; block < grid; ++block) {
             const StreamShare share = share_of(block, grid, shared, shared_cost, routed, 1);
-            shared_items += share.num_shared;
+            ASSERT_EQ(share.shared_begin, next_shared) << "block " << block << " of " << grid;
+            ASSERT_GE(share.shared_end, share.shared_begin);
+            next_shared = share.shared_end;
             ASSERT_EQ(share.routed_begin, next) << "block " << block << " of " << grid;
             ASSERT_GE(share.routed_end, share.routed_begin);
             next = share.routed_end;
           }
-          EXPECT_EQ(shared_items, shared);
+          EXPECT_EQ(next_shared, shared);
           EXPECT_EQ(next, routed);
         }
 }
@@ -106,9 +123,9 @@ TEST(MoePlanTest, SharesAreEqual) {
   int most = 0, least = kRouted;
   for (int block = 0; block < kGrid; ++block) {
     const StreamShare share = share_of(block, kGrid, kShared, 1, kRouted, 1);
-    const int items = share.num_shared + share.routed_end - share.routed_begin;
-    most = std::max(most, items);
-    least = std::min(least, items);
+    const int tiles = share.shared_end - share.shared_begin + share.routed_end - share.routed_begin;
+    most = std::max(most, tiles);
+    least = std::min(least, tiles);
   }
   EXPECT_LE(most - least, 2);
 }

@@ -16,6 +16,11 @@ __device__ __forceinline__ void copy_async_16(void* shared, const void* global, 
                "l"(global), "r"(bytes)
                : "memory");
 }
+/// 4 bytes, part of the same groups.
+__device__ __forceinline__ void copy_async_4(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global)
+               : "memory");
+}
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

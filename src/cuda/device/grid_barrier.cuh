@@ -27,4 +27,20 @@ __device__ __forceinline__ void grid_wait(const uint32_t* counter, uint32_t targ
   } while (static_cast<int32_t>(arrived - target) < 0);
 }
 
+/// The same for any number of blocks: a counter of 64 bits never wraps.
+__device__ __forceinline__ uint64_t grid_arrive(uint64_t* counter, uint32_t blocks) {
+  uint64_t ticket;
+  asm volatile("atom.add.release.gpu.global.u64 %0, [%1], 1;"
+               : "=l"(ticket)
+               : "l"(counter)
+               : "memory");
+  return (ticket / blocks + 1) * blocks;
+}
+__device__ __forceinline__ void grid_wait(const uint64_t* counter, uint64_t target) {
+  uint64_t arrived;
+  do {
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(arrived) : "l"(counter) : "memory");
+  } while (arrived < target);
+}
+
 }  // namespace tessera::cuda::device

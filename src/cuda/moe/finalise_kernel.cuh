@@ -21,15 +21,31 @@ struct FinaliseArgs {
   int hidden = 0;
 };
 
-__device__ __forceinline__ void load_results(const float* from, float (&out)[kVectorBf16]) {
-  const auto* vectors = reinterpret_cast<const float4*>(from);
-  const float4 low = vectors[0], high = vectors[1];
-  out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
-  out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
-}
-__device__ __forceinline__ void load_results(const Bf16* from, float (&out)[kVectorBf16]) {
-  unpack_bf16x8(*reinterpret_cast<const uint4*>(from), out);
-}
+/// kVectorBf16 neighbouring results as they lie in memory.
+template <class Result>
+struct ResultVector;
+template <>
+struct ResultVector<float> {
+  float4 low = {}, high = {};
+  __device__ __forceinline__ void load(const float* from) {
+    const auto* vectors = reinterpret_cast<const float4*>(from);
+    low = vectors[0], high = vectors[1];
+  }
+  __device__ __forceinline__ void unpack(float (&out)[kVectorBf16]) const {
+    out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
+    out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
+  }
+};
+template <>
+struct ResultVector<Bf16> {
+  uint4 raw = {};
+  __device__ __forceinline__ void load(const Bf16* from) {
+    raw = *reinterpret_cast<const uint4*>(from);
+  }
+  __device__ __forceinline__ void unpack(float (&out)[kVectorBf16]) const {
+    unpack_bf16x8(raw, out);
+  }
+};
 
 /// Weight of a row's result `slot`.
 __device__ __forceinline__ float result_weight(const FinaliseArgs& args, int row, int slot) {
@@ -41,25 +57,36 @@ __device__ __forceinline__ size_t result_entry(const FinaliseArgs& args, int row
   return static_cast<size_t>(args.places == nullptr ? index : args.places[index]);
 }
 
-/// Columns column .. column + 7 of a row, rounded to BF16.
-template <class Result>
+/// Columns column .. column + 7 of a row, rounded to BF16. The loads of kAhead results are under
+/// way together.
+template <class Result, int kAhead>
 __device__ __forceinline__ uint4 add_results(const FinaliseArgs& args, int row, int column) {
-  constexpr int kAhead = 4;  // results whose loads are under way together
   const auto* results = static_cast<const Result*>(args.results) + column;
   float sum[kVectorBf16] = {};
-#pragma unroll kAhead
-  for (int slot = 0; slot <= args.top_k; ++slot) {
-    float values[kVectorBf16];
-    load_results(results + result_entry(args, row, slot) * static_cast<size_t>(args.hidden),
-                 values);
-    const float weight = result_weight(args, row, slot);
+  for (int first = 0; first <= args.top_k; first += kAhead) {
+    ResultVector<Result> vectors[kAhead];
+    float weights[kAhead] = {};
 #pragma unroll
-    for (int lane = 0; lane < kVectorBf16; ++lane) sum[lane] += weight * values[lane];
+    for (int ahead = 0; ahead < kAhead; ++ahead) {
+      const int slot = first + ahead;
+      if (slot > args.top_k) continue;
+      vectors[ahead].load(results +
+                          result_entry(args, row, slot) * static_cast<size_t>(args.hidden));
+      weights[ahead] = result_weight(args, row, slot);
+    }
+#pragma unroll
+    for (int ahead = 0; ahead < kAhead; ++ahead) {
+      if (first + ahead > args.top_k) continue;
+      float values[kVectorBf16];
+      vectors[ahead].unpack(values);
+#pragma unroll
+      for (int lane = 0; lane < kVectorBf16; ++lane) sum[lane] += weights[ahead] * values[lane];
+    }
   }
   return pack_bf16x8(sum);
 }
 
-/// Config: Result, kThreads. One thread per kVectorBf16 columns.
+/// Config: Result, kThreads, kAhead. One thread per kVectorBf16 columns.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) finalise(FinaliseArgs args) {
   wait_for_inputs();
@@ -70,12 +97,13 @@ __global__ void __launch_bounds__(Config::kThreads) finalise(FinaliseArgs args) 
   if (row >= args.rows) return;
   const int column = static_cast<int>(index % vectors) * kVectorBf16;
   *reinterpret_cast<uint4*>(args.out + static_cast<size_t>(row) * static_cast<size_t>(args.hidden) +
-                            column) = add_results<typename Config::Result>(args, row, column);
+                            column) =
+      add_results<typename Config::Result, Config::kAhead>(args, row, column);
 }
 
 /// One block per branch of a row; the first branch's block also stores the result.
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads)
+__global__ void __launch_bounds__(Config::kThreads, 1)
     finalise_combine(FinaliseArgs args, ops::CombineArgs combine) {
   __shared__ float scratch[Config::kThreads / kWarp];
   const auto branch_row = static_cast<int>(blockIdx.x);
@@ -87,7 +115,8 @@ __global__ void __launch_bounds__(Config::kThreads)
   update(
       combine, row,
       [&](int column, float(&values)[kVectorBf16]) {
-        const uint4 result = add_results<typename Config::Result>(args, row, column);
+        const uint4 result =
+            add_results<typename Config::Result, Config::kAhead>(args, row, column);
         if (branch == 0) *reinterpret_cast<uint4*>(out + column) = result;
         unpack_bf16x8(result, values);
       },

@@ -34,10 +34,12 @@ constexpr int ceil_div(int value, int unit) { return (value + unit - 1) / unit; 
 
 // ---- Router ----
 
-/// Rows of the gate a block of the fused router owns: one tensor core tile.
-inline constexpr int kRouterTileRows = 16;
-/// Above this many rows the selection gets a launch of its own, with a block per few rows; below,
-/// the last block to finish the logits selects, which saves a launch.
+/// Rows of the gate a block of the fused router owns: the columns of a tensor core tile.
+inline constexpr int kRouterTileRows = 8;
+/// Rows of x a block looks at: the tile's rows.
+inline constexpr int kRouterPassRows = 16;
+/// Above this many rows the selection gets a launch of its own, with a warp per row; below, one
+/// block of the first launch selects, which saves a launch.
 inline constexpr int kFusedSelectRows = 8;
 /// Largest number of experts whose logits a warp keeps in registers.
 inline constexpr int kRegisterExperts = 512;
@@ -52,74 +54,81 @@ constexpr std::string_view why_not_fused_router(int hidden, DType gate, DType sh
   return {};
 }
 
-// ---- Experts of generated rows: weights stream through registers ----
+// ---- Experts of generated rows: weights stream through shared memory ----
 
-inline constexpr int kStreamWarps = 8;
-inline constexpr int kStreamThreads = kStreamWarps * 32;
-/// Rows that share one pass over an expert's weights: the columns of a tensor core tile.
-inline constexpr int kStreamRows = 8;
-/// Bounds of the tables each block keeps in shared memory.
-inline constexpr int kStreamPairs = 2560;
-inline constexpr int kStreamExperts = 1024;
-
-/// One matrix product of the streaming kernels: contraction length and the number of pieces it is
-/// cut into; each piece is summed by one warp, then the pieces in order.
-struct StreamTile {
-  int depth = 0;
-  int slices = 0;
-
-  constexpr int tiles() const { return kStreamWarps / slices; }  // 16-row tiles per item
+/// A weight row is cut into slices of one memory line. Tiles of 16 weight rows times a slice are
+/// the stages of the rings, one ring per warp.
+struct StreamGeometry {
+  static constexpr int kWarps = 10;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kColumns = 8;  // rows that share a pass over an expert's weights
+  static constexpr int kTileRows = 16;
+  static constexpr int kHalfRows = kTileRows / 2;  // up: of gate, then as many of up
+  static constexpr int kTiles = 8;                 // whose sums a warp keeps in registers
+  static constexpr int kSliceBytes = 128;
+  static constexpr int kStageBytes = kTileRows * kSliceBytes;
+  static constexpr int kMostPairs = 2560;    // bounds of the tables
+  static constexpr int kMostExperts = 1024;  // in shared memory
 };
 
-inline constexpr std::array kUpTiles = {StreamTile{.depth = 2560, .slices = 8},
-                                        StreamTile{.depth = 256, .slices = 8},
-                                        StreamTile{.depth = 128, .slices = 4}};
-inline constexpr std::array kDownTiles = {StreamTile{.depth = 640, .slices = 2},
-                                          StreamTile{.depth = 128, .slices = 4},
-                                          StreamTile{.depth = 64, .slices = 2}};
-/// Rows of gate (and of up) per item, rows of down per item.
-constexpr int up_item_rows(const StreamTile& tile) { return 8 * tile.tiles(); }
-constexpr int down_item_rows(const StreamTile& tile) { return 16 * tile.tiles(); }
+/// Who sums what: every team of warps covers K once, each of its warps every per_team-th slice; the
+/// teams take turns at the tiles. From the length of a weight row alone, so that the order of every
+/// sum is.
+struct StreamSplit {
+  int slices = 0;
+  int teams = 0;
+  int per_team = 0;
+};
+constexpr StreamSplit split_stream(int row_bytes) {
+  constexpr int kWarps = StreamGeometry::kWarps;
+  const int slices = row_bytes / StreamGeometry::kSliceBytes;
+  const int teams = std::max(1, kWarps / std::max(1, slices));
+  return {.slices = slices, .teams = teams, .per_team = std::min(kWarps / teams, slices)};
+}
 
-template <size_t kCount>
-constexpr int find_tile(const std::array<StreamTile, kCount>& tiles, int depth) {
-  for (size_t index = 0; index < kCount; ++index)
-    if (tiles[index].depth == depth) return static_cast<int>(index);
+/// Bytes of a block's rings, sums and tables; `stages` per ring.
+constexpr size_t stream_shared_bytes(int stages) {
+  using Geometry = StreamGeometry;
+  constexpr size_t kSums =
+      size_t{Geometry::kWarps} * Geometry::kTiles * Geometry::kTileRows * Geometry::kColumns * 4;
+  constexpr size_t kTables = size_t{Geometry::kMostPairs} * 8 + 1024;
+  return size_t{Geometry::kWarps} * static_cast<size_t>(stages) * (Geometry::kStageBytes + 8) +
+         kSums + kTables;
+}
+/// Stages per ring of the instances, best first: all but one of them are under way. 120 KB per
+/// multiprocessor cover the memory's latency even while a block adds up its sums.
+inline constexpr std::array kStreamStages = {7, 3};
+/// Index of the instance that fits; -1: none.
+constexpr int find_stream_stages(const GpuSpec& gpu) {
+  for (size_t index = 0; index < kStreamStages.size(); ++index)
+    if (stream_shared_bytes(kStreamStages[index]) <= gpu.shared_bytes_per_block)
+      return static_cast<int>(index);
   return -1;
 }
 
-/// Only the released sizes have an instance for FP8 weights.
-inline constexpr int kF8Tile = 0;
-
-constexpr std::string_view why_not_streaming(const MoeShape& shape) {
-  const int up = find_tile(kUpTiles, shape.hidden), down = find_tile(kDownTiles, shape.width);
-  if (up < 0) return "no instance for this hidden size";
-  if (down < 0) return "no instance for this expert width";
+constexpr std::string_view why_not_streaming(const MoeShape& shape, const GpuSpec& gpu) {
+  if (gpu.compute_major < 8) return "asynchronous copies need sm_80";
+  if (find_stream_stages(gpu) < 0) return "too little shared memory";
   if (shape.shared_width != shape.width) return "the shared expert has another width";
-  if (shape.width % up_item_rows(kUpTiles[static_cast<size_t>(up)]) != 0)
-    return "items do not divide the expert width";
-  if (shape.hidden % down_item_rows(kDownTiles[static_cast<size_t>(down)]) != 0)
-    return "items do not divide the hidden size";
-  if (shape.num_experts > kStreamExperts) return "too many experts for the table of a block";
-  if (shape.top_k > kStreamPairs) return "too many experts per row";
+  if (shape.width % StreamGeometry::kHalfRows != 0 || shape.hidden % StreamGeometry::kTileRows != 0)
+    return "tiles of 16 weight rows do not divide the matrices";
+  if (shape.num_experts > StreamGeometry::kMostExperts)
+    return "too many experts for the table of a block";
+  if (shape.top_k > StreamGeometry::kMostPairs) return "too many experts per row";
   for (const DType dtype : {shape.routed, shape.shared}) {
     if (dtype != DType::kBF16 && dtype != DType::kF8E4M3) return "weights are not BF16 or FP8";
-    if (dtype == DType::kF8E4M3 && (up != kF8Tile || down != kF8Tile))
-      return "no FP8 instance for these sizes";
+    for (const int depth : {shape.hidden, shape.width}) {
+      const size_t row_bytes = static_cast<size_t>(depth) * dtype_bytes(dtype);
+      if (row_bytes == 0 || row_bytes % StreamGeometry::kSliceBytes != 0)
+        return "weight rows are no multiple of 128 bytes";
+    }
   }
-  if (shape.routed == DType::kBF16 && shape.shared == DType::kF8E4M3)
-    return "no instance for an FP8 shared expert beside BF16 ones";
   return {};
 }
 
 /// Rows of one launch: bounded by the tables in shared memory. Longer ones go block by block.
-constexpr int stream_rows(const MoeShape& shape) { return kStreamPairs / std::max(1, shape.top_k); }
-
-/// One block per multiprocessor holds 80 KB of loads in flight, twice what latency times bandwidth
-/// asks for, and leaves room for the next kernel to start loading. An FP8 block has half as much.
-constexpr int stream_blocks(DType routed, const GpuSpec& gpu) {
-  constexpr int kBf16PerSm = 1, kF8PerSm = 2;
-  return gpu.num_sms * (routed == DType::kF8E4M3 ? kF8PerSm : kBf16PerSm);
+constexpr int stream_rows(const MoeShape& shape) {
+  return StreamGeometry::kMostPairs / std::max(1, shape.top_k);
 }
 
 /// Distance of rows of silu(gate) * up, in elements: 16-byte aligned rows for either width.
@@ -128,26 +137,31 @@ constexpr int inner_stride(const MoeShape& shape) {
   return ceil_div(std::max(shape.width, shape.shared_width), kVector) * kVector;
 }
 
-/// Items of one block: shared items block, block + grid, ..; then a range of routed ones.
+/// Tiles of one block for one of the two products: a range of the shared expert's and one of the
+/// routed experts'.
 struct StreamShare {
-  int num_shared = 0;
+  int shared_begin = 0;
+  int shared_end = 0;
   int routed_begin = 0;
   int routed_end = 0;
 };
 
-/// Shared items are dealt out before the routing is known; the routed ones are cut so that every
-/// block streams the same number of bytes. Costs are bytes per item in any unit.
-constexpr StreamShare share_of(int block, int grid, int shared_items, int shared_cost,
-                               int routed_items, int routed_cost) {
-  const int64_t total = int64_t{shared_items} * shared_cost + int64_t{routed_items} * routed_cost;
-  const auto routed_before = [=](int end) {
-    const int64_t shared_before =
-        int64_t{end} * (shared_items / grid) + std::min(end, shared_items % grid);
-    const int64_t cost = total * end / grid - shared_before * shared_cost;
-    const int64_t items = (std::max(cost, int64_t{0}) + routed_cost - 1) / routed_cost;
-    return static_cast<int>(std::min(items, int64_t{routed_items}));
+/// Shared tiles are dealt out before the routing is known; the routed ones are cut so that every
+/// block streams the same number of bytes. Costs are bytes per tile in any unit.
+constexpr StreamShare share_of(int block, int grid, int shared_tiles, int shared_cost,
+                               int routed_tiles, int routed_cost) {
+  const int64_t total = int64_t{shared_tiles} * shared_cost + int64_t{routed_tiles} * routed_cost;
+  // The first blocks take one more: a block that has none makes up for it with routed tiles.
+  const auto shared_before = [=](int end) {
+    return end * (shared_tiles / grid) + std::min(end, shared_tiles % grid);
   };
-  return {.num_shared = shared_items / grid + (block < shared_items % grid ? 1 : 0),
+  const auto routed_before = [=](int end) {
+    const int64_t cost = total * end / grid - int64_t{shared_before(end)} * shared_cost;
+    const int64_t tiles = (std::max(cost, int64_t{0}) + routed_cost - 1) / routed_cost;
+    return static_cast<int>(std::min(tiles, int64_t{routed_tiles}));
+  };
+  return {.shared_begin = shared_before(block),
+          .shared_end = shared_before(block + 1),
           .routed_begin = routed_before(block),
           .routed_end = routed_before(block + 1)};
 }
@@ -155,7 +169,7 @@ constexpr StreamShare share_of(int block, int grid, int shared_items, int shared
 /// Pieces of the scratch memory of one launch, in bytes.
 struct StreamScratch {
   size_t inner = 0;    // [rows, slots, inner_stride] BF16
-  size_t partial = 0;  // [rows, slots, hidden] FP32
+  size_t partial = 0;  // [rows, slots, hidden], FP32 in the generic kernels, else BF16
   constexpr size_t bytes() const { return inner + partial; }
 };
 constexpr StreamScratch stream_scratch(const MoeShape& shape, int rows) {

@@ -11,10 +11,10 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr char kArrivals = 0;  // its address names the arrival counter
+constexpr char kMailbox = 0;  // its address names the mailbox
 
 struct SelectTile {
-  static constexpr int kWarps = 8;
+  static constexpr int kWarps = 4;
 };
 template <class Type>
 struct ProductTile {
@@ -30,7 +30,7 @@ struct FusedTile {
 };
 
 struct FusedKernel {
-  void (*kernel)(ops::RouterArgs, unsigned*, bool);
+  void (*kernel)(ops::RouterArgs, device::RouterMailbox*);
   int threads;
 };
 template <size_t... kIndices>
@@ -70,12 +70,16 @@ void fused(Context& context, const ops::RouterArgs& args) {
   static const auto kKernels = fused_table(std::make_index_sequence<moe::kRouterHiddens.size()>());
   size_t index = 0;
   while (moe::kRouterHiddens[index] != args.gate.in_features) ++index;
-  auto* arrivals = static_cast<unsigned*>(context.persistent(&kArrivals, sizeof(unsigned)));
-  const bool with_selection = args.rows <= moe::kFusedSelectRows;
+  const bool with_selection =
+      args.rows <= moe::kFusedSelectRows && args.num_experts <= moe::kRegisterExperts;
+  auto* mailbox = static_cast<device::RouterMailbox*>(
+      context.persistent(&kMailbox, sizeof(device::RouterMailbox)));
   const auto tiles =
       static_cast<unsigned>(moe::ceil_div(args.num_experts + 1, moe::kRouterTileRows));
-  launch(context, {.grid = {tiles}, .block = {static_cast<unsigned>(kKernels[index].threads)}},
-         kKernels[index].kernel, args, arrivals, with_selection);
+  const auto passes = static_cast<unsigned>(moe::ceil_div(args.rows, moe::kRouterPassRows));
+  launch(context,
+         {.grid = {tiles, passes}, .block = {static_cast<unsigned>(kKernels[index].threads)}},
+         kKernels[index].kernel, args, with_selection ? mailbox : nullptr);
   if (!with_selection) select(context, args);
 }
 

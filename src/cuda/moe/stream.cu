@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches of the streaming expert kernels; the table of instances is the list of what is
-// supported.
+// Launch of the streaming expert kernel; the table of instances is the list of what is supported.
 #include <array>
 #include <utility>
 
@@ -10,75 +9,88 @@
 namespace tessera::cuda::moe {
 namespace {
 
-template <class RoutedType, class SharedType, size_t kIndex, bool kIsUp>
+constexpr char kArrivals = 0;  // its address names the arrival counter
+
+template <size_t kIndex>
 struct StreamConfig {
-  using Routed = RoutedType;
-  using Shared = SharedType;
-  static constexpr StreamTile kTile = kIsUp ? kUpTiles[kIndex] : kDownTiles[kIndex];
-  static constexpr int kDepth = kTile.depth;
-  static constexpr int kSlices = kTile.slices;
-  static constexpr bool kUp = kIsUp;
+  static constexpr int kStages = kStreamStages[kIndex];
 };
 
-using Kernel = void (*)(device::StreamArgs);
 struct StreamKernel {
-  Kernel kernel;
+  void (*kernel)(device::StreamArgs);
   size_t shared_bytes;
 };
-
-template <class Config>
-StreamKernel instance() {
-  return {device::experts_stream<Config>, sizeof(device::StreamShared<Config>)};
-}
-template <bool kUp, size_t... kIndices>
-auto bf16_table(std::index_sequence<kIndices...>) {
-  using Bf16 = device::Bf16;
-  return std::array{instance<StreamConfig<Bf16, Bf16, kIndices, kUp>>()...};
+template <size_t... kIndices>
+constexpr auto stream_table(std::index_sequence<kIndices...>) {
+  static_assert(((sizeof(device::StreamShared<StreamConfig<kIndices>>) <=
+                  stream_shared_bytes(kStreamStages[kIndices])) &&
+                 ...));
+  return std::array{StreamKernel{device::experts_stream<StreamConfig<kIndices>>,
+                                 sizeof(device::StreamShared<StreamConfig<kIndices>>)}...};
 }
 
-template <bool kUp>
-StreamKernel pick(DType routed, DType shared, int tile) {
-  constexpr size_t kCount = kUp ? kUpTiles.size() : kDownTiles.size();
-  static const auto kBf16 = bf16_table<kUp>(std::make_index_sequence<kCount>());
-  if (routed == DType::kBF16) return kBf16[static_cast<size_t>(tile)];
-  if (shared == DType::kBF16)
-    return instance<StreamConfig<device::F8, device::Bf16, kF8Tile, kUp>>();
-  return instance<StreamConfig<device::F8, device::F8, kF8Tile, kUp>>();
+device::StreamSegment up_segment(const MoeShape& shape, const ExpertStack& stack) {
+  const int row_bytes = shape.hidden * static_cast<int>(dtype_bytes(stack.dtype));
+  return {.low = stack.gate.data,
+          .high = stack.up.data,
+          .low_scale = stack.gate.scale,
+          .high_scale = stack.up.scale,
+          .low_stride = stack.gate.stride,
+          .high_stride = stack.up.stride,
+          .low_scale_stride = stack.gate.scale_stride,
+          .high_scale_stride = stack.up.scale_stride,
+          .scale_cols = stack.gate.scale_cols,
+          .row_bytes = row_bytes,
+          .depth = shape.hidden,
+          .step = StreamGeometry::kHalfRows,
+          .tiles = shape.width / StreamGeometry::kHalfRows,
+          .split = split_stream(row_bytes)};
 }
 
-void run(Context& context, const StreamKernel& kernel, const device::StreamArgs& args,
-         DType routed) {
-  const auto blocks = static_cast<unsigned>(stream_blocks(routed, context.gpu()));
-  launch(context,
-         {.grid = {blocks}, .block = {kStreamThreads}, .shared_bytes = kernel.shared_bytes},
-         kernel.kernel, args);
+device::StreamSegment down_segment(const MoeShape& shape, const ExpertStack& stack) {
+  const int row_bytes = shape.width * static_cast<int>(dtype_bytes(stack.dtype));
+  return {.low = stack.down.data,
+          .high = stack.down.data + ptrdiff_t{StreamGeometry::kHalfRows} * row_bytes,
+          .low_scale = stack.down.scale,
+          .high_scale = stack.down.scale,
+          .low_stride = stack.down.stride,
+          .high_stride = stack.down.stride,
+          .low_scale_stride = stack.down.scale_stride,
+          .high_scale_stride = stack.down.scale_stride,
+          .scale_cols = stack.down.scale_cols,
+          .row_bytes = row_bytes,
+          .depth = shape.width,
+          .step = StreamGeometry::kTileRows,
+          .tiles = shape.hidden / StreamGeometry::kTileRows,
+          .split = split_stream(row_bytes)};
 }
 
 }  // namespace
 
 void stream_experts(Context& context, const RowBlock& block) {
+  static const auto kKernels = stream_table(std::make_index_sequence<kStreamStages.size()>());
   const MoeShape& shape = block.shape;
   const StreamScratch pieces = stream_scratch(shape, block.rows);
   auto* scratch = static_cast<std::byte*>(context.scratch(pieces.bytes()));
-  device::StreamArgs args{.x = static_cast<const device::Bf16*>(block.x()),
-                          .ids = block.ids(),
-                          .routed = block.routed,
-                          .shared = block.shared,
-                          .out = scratch,
-                          .rows = block.rows,
-                          .top_k = shape.top_k,
-                          .outs = shape.width};
-  run(context, pick<true>(shape.routed, shape.shared, find_tile(kUpTiles, shape.hidden)), args,
-      shape.routed);
-  // NOTE: nothing may be launched in between: the down kernel reads ids before its wait, relying on
-  // the up kernel's.
-  void* results = scratch + pieces.inner;
-  args.x = reinterpret_cast<const device::Bf16*>(scratch);
-  args.out = results;
-  args.outs = shape.hidden;
-  run(context, pick<false>(shape.routed, shape.shared, find_tile(kDownTiles, shape.width)), args,
-      shape.routed);
-  finalise(context, block, results, ResultType::kFloat, nullptr);
+  // Without routed experts their segments are those of the shared one, and never used.
+  const ExpertStack& routed = shape.num_experts > 0 ? block.routed : block.shared;
+  const device::StreamArgs args{
+      .segments = {up_segment(shape, block.shared), up_segment(shape, routed),
+                   down_segment(shape, block.shared), down_segment(shape, routed)},
+      .x = static_cast<const device::Bf16*>(block.x()),
+      .ids = block.ids(),
+      .inner = reinterpret_cast<device::Bf16*>(scratch),
+      .results = reinterpret_cast<device::Bf16*>(scratch + pieces.inner),
+      .arrivals = static_cast<uint64_t*>(context.persistent(&kArrivals, sizeof(uint64_t))),
+      .rows = block.rows,
+      .top_k = shape.top_k};
+  const StreamKernel& kernel = kKernels[static_cast<size_t>(find_stream_stages(context.gpu()))];
+  launch(context,
+         {.grid = {static_cast<unsigned>(context.gpu().num_sms)},
+          .block = {StreamGeometry::kThreads},
+          .shared_bytes = kernel.shared_bytes},
+         kernel.kernel, args);
+  finalise(context, block, args.results, ResultType::kBf16, nullptr);
 }
 
 }  // namespace tessera::cuda::moe
