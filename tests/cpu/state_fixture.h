@@ -60,7 +60,8 @@ class Batch {
       const T* first = data[piece.sequence].data() + begin * width;
       packed.insert(packed.end(), first, first + static_cast<size_t>(piece.tokens) * width);
       const size_t wrong = static_cast<size_t>(piece.rejected) * width;
-      for (size_t index = packed.size() - wrong; index < packed.size(); ++index) packed[index] += 1;
+      for (size_t index = packed.size() - wrong; index < packed.size(); ++index)
+        packed[index] = shifted(packed[index]);
     });
     return packed;
   }
@@ -79,6 +80,10 @@ class Batch {
   void advance();
 
  private:
+  /// Other data of a rejected row: what an activation can hold.
+  static float shifted(float value) { return as_bf16(value + 1); }
+  static int32_t shifted(int32_t value) { return value + 1; }
+
   template <class Fn>
   void for_each(Fn&& fn) const {
     for (size_t index = 0; index < spans_.size(); ++index)
