@@ -143,6 +143,19 @@ def watch(model, captured: dict) -> None:
             layer.self_attn.indexer.register_forward_hook(keep(f"text.selected{index}", chosen))
 
 
+def released(state: dict) -> dict:
+    """The released files hold the n-gram table in shards."""
+    files = {}
+    for key, value in state.items():
+        table = "ngram_embedding.weight"
+        if not key.endswith(table):
+            files[key] = value
+            continue
+        for index, shard in enumerate(value.chunk(TEXT["split_ngram_parts"])):
+            files[key.replace(table, f"ngram_embedding.shard_{index}.weight")] = shard
+    return files
+
+
 def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     tokens = int(sys.argv[2]) if len(sys.argv) > 2 else 6000
@@ -187,7 +200,7 @@ def main() -> None:
     print(f"the reference's own BF16 pass is off by {float(error):.2e} in relative logit L2")
     half.config.save_pretrained(folder)
     save_file(
-        {key: value.contiguous().cpu() for key, value in half.state_dict().items()},
+        {key: value.contiguous().cpu() for key, value in released(half.state_dict()).items()},
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )

@@ -9,13 +9,13 @@
 #include <string>
 
 #include "core/bandwidth.h"
+#include "core/logit_math.h"
 #include "core/parallel.h"
 #include "core/philox.h"
 #include "eval/gemm_yardstick.h"
 #include "eval/profiling_ops.h"
 #include "eval/synthetic.h"
 #include "runtime/loaded_model.h"
-#include "core/logit_math.h"
 #include "runtime/scoped_sequence.h"
 
 namespace tessera {
@@ -78,7 +78,7 @@ class FrontierBench {
     model_.replace_ops(on ? static_cast<ops::Ops&>(profile_) : model_.ops());
   }
   Result<void> count_decode_cost(SequenceId frontier, FrontierRow& row);
-  Result<void> step(SequenceId sequence, int32_t& token, std::vector<float>& logits);
+  Result<void> step(SequenceId sequence, int32_t& token);
   Result<void> warm_up();
   Result<void> prefill_to(SequenceId sequence, int context, FrontierRow& row);
   Result<void> decode_from(SequenceId frontier, FrontierRow& row);
@@ -117,17 +117,19 @@ Result<void> FrontierBench::prefill_to(SequenceId sequence, int context, Frontie
   return {};
 }
 
-/// One greedy token. Reading the text's own ids instead of the argmax would hide the cost of the
-/// head.
-Result<void> FrontierBench::step(SequenceId sequence, int32_t& token, std::vector<float>& logits) {
+/// One greedy token, drawn as the engine does. Reading the text's own ids instead would hide the
+/// cost of the head.
+Result<void> FrontierBench::step(SequenceId sequence, int32_t& token) {
   constexpr int32_t kFirstRow = 0;
   const SequenceRows work{.sequence = sequence, .ids = {&token, 1}};
   auto status = model_.run({&work, 1}, ops::Role::kDecode, {&kFirstRow, 1});
   if (!status) return status;
-  logits.resize(static_cast<size_t>(model_.config().vocab_size));
-  model_.logits(0, 1, logits.data());
-  token = argmax(logits);
-  if (token < 0) return fail({.code = Errc::kNumerics, .what = "no finite logit in the bench"});
+  const ops::SampleRow greedy{.temperature = 0.0F, .valid_vocab = model_.config().vocab_size};
+  ops::SampledToken drawn;
+  model_.sample(0, {.rows = {&greedy, 1}, .results = {&drawn, 1}});
+  if (drawn.status != ops::SampleStatus::kDrawn)
+    return fail({.code = Errc::kNumerics, .what = "no finite logit in the bench"});
+  token = drawn.token;
   return {};
 }
 
@@ -136,11 +138,10 @@ Result<void> FrontierBench::count_decode_cost(SequenceId frontier, FrontierRow& 
   Result<SequenceId> forked = model_.store().fork(frontier);
   if (!forked) return fail(forked.error());
   const ScopedSequence sequence(model_.store(), *forked);
-  std::vector<float> logits;
   int32_t token = ids_.front();
   profile_.clear();
   profile(true);
-  auto status = step(sequence.id(), token, logits);
+  auto status = step(sequence.id(), token);
   profile(false);
   const ops::Cost cost = total_cost(profile_);
   row.decode_bytes_per_token = cost.bytes_read + cost.bytes_written;
@@ -154,7 +155,6 @@ Result<void> FrontierBench::decode_from(SequenceId frontier, FrontierRow& row) {
   Result<SequenceId> forked = model_.store().fork(frontier);
   if (!forked) return fail(forked.error());
   const ScopedSequence sequence(model_.store(), *forked);
-  std::vector<float> logits;
   int32_t token = ids_.front();
   std::vector<double> seconds;
   profile_.clear();
@@ -162,7 +162,7 @@ Result<void> FrontierBench::decode_from(SequenceId frontier, FrontierRow& row) {
   for (int count = 0; count < options_.decode_tokens; ++count) {
     const auto start = std::chrono::steady_clock::now();
     const double overhead = profile_.overhead_seconds();
-    if (auto status = step(sequence.id(), token, logits); !status) return status;
+    if (auto status = step(sequence.id(), token); !status) return status;
     seconds.push_back(seconds_since(start) - (profile_.overhead_seconds() - overhead));
   }
   const auto middle = seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2);
