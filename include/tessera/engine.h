@@ -26,13 +26,13 @@ struct EngineOptions {
   bool record_steps = true;      // decode steps are replayed as one CUDA graph
   OpsKind ops = OpsKind::kFast;
   CacheType cache_type = CacheType::kAuto;
-  int threads = 0;          // 0: all cores this process may use
-  int max_context = 0;      // 0: max_position_embeddings of the model
-  int max_sequences = 16;   // sequences that run at once; others wait in the queue
-  int max_draft = 5;        // K_max of the state rings
-  int indexer_budget = 0;   // tokens QSA may select, a multiple of the block size; 0: the model's
-  int valid_vocab = 0;      // ids from here on are never drawn (unused vocabulary rows); 0: all
-  int prefill_chunk = 512;  // rows of a prefill launch, a multiple of 64
+  int threads = 0;         // 0: all cores this process may use
+  int max_context = 0;     // 0: max_position_embeddings of the model
+  int max_sequences = 16;  // sequences that run at once; others wait in the queue
+  int max_draft = 5;       // K_max of the state rings
+  int indexer_budget = 0;  // tokens QSA may select, a multiple of the block size; 0: the model's
+  int valid_vocab = 0;     // ids from here on are never drawn (unused vocabulary rows); 0: all
+  int prefill_chunk = 0;   // rows of a prefill launch, a multiple of 64; 0: 512, on a device 4096
   /// Called while weights load, fraction in [0, 1].
   std::function<void(double fraction)> on_load_progress{};
 };

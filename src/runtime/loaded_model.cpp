@@ -13,11 +13,15 @@
 #include "runtime/backend.h"
 #include "runtime/model_info.h"
 #include "runtime/scheduler.h"
+#include "runtime/scoped_sequence.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+constexpr int kHostPrefillChunk = 512;
+/// Every launch reads every expert: on a device, rows are what hides that.
+constexpr int kDevicePrefillChunk = 4096;
 
 Result<void> check_options(const EngineOptions& options, const ModelConfig& config) {
   const auto invalid = [](const char* where, std::string expected, std::string found,
@@ -32,9 +36,9 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
   if (options.threads < 0 || options.threads > kMaxThreads)
     return invalid("threads", "0 to " + std::to_string(kMaxThreads),
                    std::to_string(options.threads), "");
-  if (options.prefill_chunk < ops::kPageTokens || options.prefill_chunk % ops::kPageTokens != 0)
-    return invalid("prefill_chunk", "a positive multiple of " + std::to_string(ops::kPageTokens),
-                   std::to_string(options.prefill_chunk), "");
+  if (options.prefill_chunk < 0 || options.prefill_chunk % ops::kPageTokens != 0)
+    return invalid("prefill_chunk", "a multiple of " + std::to_string(ops::kPageTokens),
+                   std::to_string(options.prefill_chunk), "0 lets the backend decide");
   if (!(options.memory_fraction > 0 && options.memory_fraction <= 1))
     return invalid("memory_fraction", "above 0, at most 1", std::to_string(options.memory_fraction),
                    "");
@@ -64,7 +68,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const EngineOptions& opti
   if (auto status = check_options(options, *config); !status) return fail(status.error());
   auto checkpoint = open_checkpoint(options.model_dir);
   if (!checkpoint) return fail(std::move(checkpoint.error()));
-  Result<ModelWeights> weights = bind_weights(*config, *checkpoint, options.on_load_progress);
+  // On a device the copies take the time, and report it.
+  const bool copies = options.device != "cpu";
+  Result<ModelWeights> weights =
+      bind_weights(*config, *checkpoint, copies ? nullptr : options.on_load_progress);
   if (!weights) return fail(std::move(weights.error()));
   return from_parts({.config = std::move(*config),
                      .weights = std::move(*weights),
@@ -82,6 +89,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   Result<std::unique_ptr<ops::Ops>> ops = make_backend(options);
   if (!ops) return fail(std::move(ops.error()));
   model->ops_ = std::move(*ops);
+  const bool on_host = model->ops_->memory().on_host();
+  if (options.prefill_chunk == 0)
+    model->options_.prefill_chunk = on_host ? kHostPrefillChunk : kDevicePrefillChunk;
   const ModelConfig& config = parts.config;
   model->max_context_ = options.max_context > 0 ? options.max_context : config.max_positions;
   const int budget = options.indexer_budget > 0 ? options.indexer_budget : config.indexer_budget;
@@ -102,6 +112,12 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
                                   options.on_load_progress);
     model->parts_ = std::move(parts);
     if (auto status = model->make_store(); !status) return fail(std::move(status.error()));
+    model->model_ = std::make_unique<TextModel>(model->parts_.config, model->parts_.weights,
+                                                *model->layout_, *model->ops_,
+                                                model->store_->pool().base(), model->max_context_);
+    if (!on_host) {
+      if (auto status = model->warm_up(); !status) return fail(std::move(status.error()));
+    }
   } catch (const std::bad_alloc&) {
     return fail({.code = Errc::kOutOfMemory,
                  .what = "not enough memory for the model",
@@ -109,10 +125,31 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
                  .found = std::to_string(model->ops_->memory().free_bytes()) + " bytes free",
                  .hint = "use a larger device or --device cpu"});
   }
-  model->model_ =
-      std::make_unique<TextModel>(model->parts_.config, model->parts_.weights, *model->layout_,
-                                  *model->ops_, model->store_->pool().base(), model->max_context_);
   return model;
+}
+
+/// The largest prompt launch and the largest decode launch, once: whatever memory a launch may ever
+/// want is taken now, or the load fails, and no request pays for a first use.
+Result<void> LoadedModel::warm_up() {
+  std::vector<ScopedSequence> sequences;
+  std::vector<SequenceRows> rows;
+  std::vector<int32_t> logit_rows;
+  const std::vector<int32_t> ids(
+      static_cast<size_t>(std::min(options_.prefill_chunk, max_context_ - 1)), 0);
+  for (int index = 0; index < options_.max_sequences; ++index) {
+    Result<ScopedSequence> sequence = ScopedSequence::create(*store_);
+    if (!sequence) return fail(std::move(sequence.error()));
+    if (index == 0) {
+      if (auto status = prefill(sequence->id(), ids); !status) return status;
+    }
+    rows.push_back({.sequence = sequence->id(), .ids = std::span(ids).first(1)});
+    logit_rows.push_back(index);
+    sequences.push_back(std::move(*sequence));
+  }
+  if (auto status = run(rows, ops::Role::kDecode, logit_rows); !status) return status;
+  std::vector<float> last(static_cast<size_t>(parts_.config.vocab_size));
+  logits(0, 1, last.data());
+  return {};
 }
 
 /// Every running sequence can reach the full context; snapshots share these pages. A device gives

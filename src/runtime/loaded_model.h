@@ -76,6 +76,7 @@ class LoadedModel {
  private:
   LoadedModel() = default;
   Result<void> make_store();
+  Result<void> warm_up();
   Result<void> check_ids(std::span<const int32_t> ids) const;
 
   EngineOptions options_{};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <tessera/verify.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +12,7 @@
 
 #include "cuda/cuda_backend.h"
 #include "engine/model_harness.h"
+#include "eval/synthetic.h"
 
 namespace tessera::test {
 namespace {
@@ -196,6 +198,35 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaEngineTest, testing::Values(kNano, kMicro),
                          [](const auto& model) {
                            return std::string(model.param) == kNano ? "nano" : "micro";
                          });
+
+/// Prompts up to the last token of the released context, on the released geometry.
+TEST(CudaLongContext, PromptsReachTheEndOfTheContext) {
+  if (const std::string reason = cuda::why_unusable(0); !reason.empty())
+    GTEST_SKIP() << "no CUDA device: " << reason;
+  constexpr int kContext = 262144, kGrid = 262080;
+  SyntheticModel synthetic = make_synthetic_model(SyntheticWeights::kBf16, 0);
+  synthetic.config.max_positions = kContext;
+  EngineOptions options;
+  options.device = "cuda";
+  options.max_sequences = 2;
+  auto model = LoadedModel::from_parts(
+      {.config = synthetic.config, .weights = std::move(synthetic.weights)}, options);
+  ASSERT_TRUE(model) << model.error().message();
+  const auto ids = sample_ids(**model, kContext, 6);
+  const std::span<const int32_t> all(ids);
+  const ScopedSequence base = open_sequence(**model);
+  ASSERT_TRUE((*model)->prefill(base.id(), all.first(kGrid)));
+  std::vector<float> logits(static_cast<size_t>((*model)->config().vocab_size));
+  for (const int length : {262140, 262141, 262142, 262143, 262144}) {
+    const ScopedSequence prompt((*model)->store(), (*model)->store().fork(base.id()).value());
+    const auto rest = all.subspan(kGrid, static_cast<size_t>(length - kGrid));
+    ASSERT_TRUE((*model)->prefill(prompt.id(), rest)) << length;
+    (*model)->logits(0, 1, logits.data());
+    EXPECT_TRUE(std::all_of(logits.begin(), logits.end(), [](float value) {
+      return std::isfinite(value);
+    })) << length;
+  }
+}
 
 TEST(CudaTrainedModel, TextsEqualTheReference) {
   if (const std::string reason = cuda::why_unusable(0); !reason.empty())
