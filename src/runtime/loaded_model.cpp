@@ -135,7 +135,7 @@ Result<void> LoadedModel::warm_up() {
   std::vector<SequenceRows> rows;
   std::vector<int32_t> logit_rows;
   const std::vector<int32_t> ids(
-      static_cast<size_t>(std::min(options_.prefill_chunk, max_context_ - 1)), 0);
+      static_cast<size_t>(std::clamp(max_context_ - 1, 1, options_.prefill_chunk)), 0);
   for (int index = 0; index < options_.max_sequences; ++index) {
     Result<ScopedSequence> sequence = ScopedSequence::create(*store_);
     if (!sequence) return fail(std::move(sequence.error()));
