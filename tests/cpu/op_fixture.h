@@ -45,7 +45,7 @@ class OpTest : public testing::TestWithParam<Backend> {
  public:
   /// Largest relative error of one rounding to the activation type: half a unit in the last place.
   /// 0 for FP32, whose roundings the tolerances count already.
-  double rounding() const { return GetParam().activation == DType::kBF16 ? 0x1p-9 : 0; }
+  double rounding() const { return GetParam().activation == DType::kBF16 ? 0x1p-8 : 0; }
   /// `fp32`: what an FP32 backend may be off by. `roundings`: how many roundings to the activation
   /// type lie between the op's inputs and this output, counted where they reach it undamped.
   double tolerance(double fp32, double roundings) const { return fp32 + roundings * rounding(); }

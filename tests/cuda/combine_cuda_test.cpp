@@ -11,7 +11,7 @@
 namespace tessera::test {
 namespace {
 
-constexpr double kRounding = 0x1p-9;
+constexpr double kRounding = 0x1p-8;
 
 class CombineCudaTest : public CudaTest {
  protected:

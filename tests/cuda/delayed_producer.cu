@@ -9,7 +9,7 @@
 namespace tessera::test {
 namespace {
 
-constexpr long long kDelayCycles = 100'000;  // about 55 microseconds at 1.8 GHz
+constexpr long long kDelayCycles = 400'000;  // about 220 microseconds at 1.8 GHz
 constexpr int kThreads = 256;
 constexpr size_t kScratchBytes = size_t{1} << 20;
 

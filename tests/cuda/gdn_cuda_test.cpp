@@ -21,7 +21,7 @@ constexpr ops::GdnShape kShape = bench::kGdn;
 constexpr size_t kChannels = kShape.channels(), kHeads = kShape.value_heads;
 constexpr size_t kValues = kHeads * kShape.value_dim;
 constexpr size_t kCells = kValues * kShape.key_dim;
-constexpr double kBf16 = 0x1p-9;
+constexpr double kBf16 = 0x1p-8;
 constexpr double kDecodeOut = 2 * kBf16;   // normed and gated values are rounded
 constexpr double kDecodeMatrix = 1e-5;     // nothing is rounded on the way
 constexpr double kPrefillOut = 4 * kBf16;  // and q, k, v, the state and products of the chunk

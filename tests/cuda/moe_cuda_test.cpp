@@ -15,7 +15,7 @@
 namespace tessera::test {
 namespace {
 
-constexpr double kRounding = 0x1p-9;  // half a unit in the last place of a BF16 value
+constexpr double kRounding = 0x1p-8;  // half a unit in the last place of a BF16 value
 constexpr int kMostRows = 256;
 constexpr size_t kBf16 = sizeof(uint16_t);
 

@@ -21,7 +21,7 @@ constexpr int kTaps = 4, kDilation = 3;
 constexpr int kReach = (kTaps - 1) * kDilation;
 constexpr size_t kWide = size_t{kBranches} * kHidden;
 constexpr size_t kWideBytes = kWide * sizeof(uint16_t);
-constexpr double kRounding = 0x1p-9;
+constexpr double kRounding = 0x1p-8;
 constexpr double kRoundings = 4;  // gated value, conv input, delta, branches
 
 /// What a launch left behind.

@@ -22,7 +22,7 @@ constexpr ops::QsaShape kShape = bench::kQsa;
 constexpr size_t kWidth = size_t{24} * 256;
 constexpr size_t kGateWidth = 2 * kWidth;
 constexpr double kRoundings = 4;  // probabilities, their sum, the gated output
-constexpr double kTolerance = kRoundings * 0x1p-9;
+constexpr double kTolerance = kRoundings * 0x1p-8;
 constexpr auto kDecode = ops::Role::kDecode, kPrefill = ops::Role::kPrefill;
 constexpr DType kTypes[] = {DType::kBF16, DType::kF8E4M3};
 
