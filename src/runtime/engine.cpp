@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "core/log.h"
+#include "ops/sample.h"
 #include "runtime/engine_loop.h"
 #include "runtime/state_file.h"
 
 namespace tessera {
 namespace {
 
-constexpr int kMaxTopLogprobs = 20;
 constexpr size_t kMaxStopIds = 1024;
 
 Error invalid(std::string what, std::string expected, std::string found, std::string hint = {}) {
@@ -75,8 +75,8 @@ Result<void> check_request(const Request& request, const LoadedModel& model) {
   if (auto status = request.sampling.validate(model.config().vocab_size); !status) return status;
   if (request.max_tokens < 0)
     return fail(invalid("negative max_tokens", "0 or more", std::to_string(request.max_tokens)));
-  if (request.top_logprobs < -1 || request.top_logprobs > kMaxTopLogprobs)
-    return fail(invalid("top_logprobs out of range", "-1 to " + std::to_string(kMaxTopLogprobs),
+  if (request.top_logprobs < -1 || request.top_logprobs > ops::kMaxTopTokens)
+    return fail(invalid("top_logprobs out of range", "-1 to " + std::to_string(ops::kMaxTopTokens),
                         std::to_string(request.top_logprobs)));
   if (request.stop_ids.size() > kMaxStopIds)
     return fail(invalid("too many stop ids", "at most " + std::to_string(kMaxStopIds),

@@ -10,8 +10,8 @@
 
 namespace tessera::test {
 
-/// Usage: run the op once plainly (the first launch loads its kernels) and keep its results, restore
-/// what it changed in place, then
+/// Usage: run the op once plainly (the first launch loads its kernels) and keep its results,
+/// restore what it changed in place, then
 ///   DelayedProducer producer(context);
 ///   producer.late(x, bytes);         // each activation or state that the op reads
 ///   producer.untouched(y, bytes);    // each output

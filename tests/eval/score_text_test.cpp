@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "eval/verify_greedy.h"
 #include "core/logit_math.h"
+#include "eval/verify_greedy.h"
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/model_harness.h"
 #include "tests/io/safetensors_writer.h"
