@@ -40,6 +40,7 @@ struct FrontierRow {
   double decode_tokens_per_second = 0;   // of the median token
   double decode_bytes_per_token = 0;     // weights and state, each once
   double decode_bytes_per_second = 0;
+  int decode_kernels = 0;  // launched per token on a device, 0 elsewhere
   double peak_rss_bytes = 0;
 };
 
@@ -54,6 +55,7 @@ struct OpTiming {
 struct BenchReport {
   std::string model{};  // says "synthetic weights" when they are
   MachineCeiling ceiling{};
+  bool on_device = false;  // then prefill_flops, the op timings and peak_rss_bytes are not measured
   std::vector<FrontierRow> frontiers{};
   std::vector<OpTiming> decode_ops{};
   std::vector<OpTiming> prefill_ops{};

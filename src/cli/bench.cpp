@@ -15,6 +15,7 @@ constexpr double kGiga = 1e9;
 constexpr double kMega = 1e6;
 constexpr double kMebi = 1024.0 * 1024.0;
 constexpr double kMillisecond = 1e-3;
+constexpr double kMicrosecond = 1e-6;
 
 double percent(double value, double ceiling) {
   return ceiling > 0.0 ? 100.0 * value / ceiling : 0.0;
@@ -28,7 +29,25 @@ void print_ceiling(const MachineCeiling& ceiling) {
   std::printf("\n\n");
 }
 
-void print_frontiers(const BenchReport& report) {
+/// A step on a device takes its bytes at the copy rate and about a microsecond per kernel.
+void print_device_frontiers(const BenchReport& report) {
+  constexpr double kSecondsPerKernel = 1e-6;
+  const double copy_rate = report.ceiling.copy_bytes_per_second;
+  std::printf("%8s %14s %13s %9s %10s %8s %7s %8s %8s\n", "context", "prefill tok/s",
+              "decode tok/s", "us/token", "MB/token", "GB/s", "% copy", "kernels", "x floor");
+  for (const FrontierRow& row : report.frontiers) {
+    const double seconds = 1.0 / row.decode_tokens_per_second;
+    const double floor =
+        row.decode_bytes_per_token / copy_rate + kSecondsPerKernel * row.decode_kernels;
+    std::printf("%8d %14.1f %13.2f %9.1f %10.2f %8.2f %7.1f %8d %8.2f\n", row.context,
+                row.prefill_tokens_per_second, row.decode_tokens_per_second, seconds / kMicrosecond,
+                row.decode_bytes_per_token / kMega, row.decode_bytes_per_second / kGiga,
+                percent(row.decode_bytes_per_second, copy_rate), row.decode_kernels,
+                seconds / floor);
+  }
+}
+
+void print_host_frontiers(const BenchReport& report) {
   const MachineCeiling& ceiling = report.ceiling;
   std::printf("%8s %14s %10s %7s %13s %10s %8s %7s %7s %8s\n", "context", "prefill tok/s",
               "GFLOP/s", "% gemm", "decode tok/s", "MB/token", "GB/s", "% read", "% copy",
@@ -63,7 +82,10 @@ void print_ops(const std::string& title, const std::vector<OpTiming>& timings,
 void print_text_report(const BenchReport& report) {
   std::printf("model       %s\n", report.model.c_str());
   print_ceiling(report.ceiling);
-  print_frontiers(report);
+  if (report.on_device)
+    print_device_frontiers(report);
+  else
+    print_host_frontiers(report);
   const std::string last = std::to_string(report.frontiers.back().context);
   print_ops("decode at " + last, report.decode_ops, report.ceiling);
   print_ops("prefill up to " + last, report.prefill_ops, report.ceiling);
@@ -87,6 +109,7 @@ void write_frontiers(JsonWriter& json, const std::vector<FrontierRow>& rows) {
     json.key("decode_tokens_per_second").real(row.decode_tokens_per_second);
     json.key("decode_bytes_per_token").real(row.decode_bytes_per_token);
     json.key("decode_bytes_per_second").real(row.decode_bytes_per_second);
+    json.key("decode_kernels").integer(row.decode_kernels);
     json.key("peak_rss_bytes").real(row.peak_rss_bytes).end_object();
   }
   json.end_array();

@@ -36,6 +36,7 @@ class CudaOps final : public ops::Ops {
     context_.repeat(key, ops);
   }
   void forget_repeats() override { context_.forget_steps(); }
+  int repeated_kernels() const override { return context_.repeated_kernels(); }
 
   void embed(const ops::EmbedArgs& args) override { launch_embed(context_, args); }
   void linear(const ops::LinearArgs& args) override { launch_linear(context_, args); }

@@ -45,6 +45,18 @@ GpuSpec read_spec(int device) {
           .l2_bytes = static_cast<size_t>(properties.l2CacheSize)};
 }
 
+int count_kernels(cudaGraph_t graph) {
+  size_t count = 0;
+  check(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  check(cudaGraphGetNodes(graph, nodes.data(), &count));
+  return static_cast<int>(std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
+    cudaGraphNodeType type{};
+    check(cudaGraphNodeGetType(node, &type));
+    return type == cudaGraphNodeTypeKernel;
+  }));
+}
+
 }  // namespace
 
 void Context::prepare_kernel(const void* kernel, size_t shared_bytes) const {
@@ -201,11 +213,13 @@ void RuntimeContext::repeat(const ops::StepKey& key, const std::function<void()>
     steps_.push_back({.key = key});
     return;
   }
-  if (find(key)->graph == nullptr) find(key)->graph = record(ops);
-  check(cudaGraphLaunch(find(key)->graph, stream_));
+  Step& step = *find(key);
+  if (step.graph == nullptr) record(step, ops);
+  check(cudaGraphLaunch(step.graph, stream_));
+  repeated_kernels_ = step.num_kernels;
 }
 
-cudaGraphExec_t RuntimeContext::record(const std::function<void()>& ops) {
+void RuntimeContext::record(Step& step, const std::function<void()>& ops) {
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
@@ -216,11 +230,10 @@ cudaGraphExec_t RuntimeContext::record(const std::function<void()>& ops) {
     throw;
   }
   check(cudaStreamEndCapture(stream_, &graph));
-  cudaGraphExec_t executable = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  step.num_kernels = count_kernels(graph);
+  const cudaError_t status = cudaGraphInstantiate(&step.graph, graph, 0);
   cudaGraphDestroy(graph);
   check(status);
-  return executable;
 }
 
 void RuntimeContext::forget_steps() {

@@ -29,6 +29,7 @@ class RuntimeContext final : public Context {
   ops::LaunchBuffers begin(const ops::LaunchInputs& inputs);
   void repeat(const ops::StepKey& key, const std::function<void()>& ops);
   void forget_steps();
+  int repeated_kernels() const { return repeated_kernels_; }
   DeviceMemory& memory() { return *memory_; }
 
  private:
@@ -45,12 +46,13 @@ class RuntimeContext final : public Context {
   struct Step {
     ops::StepKey key;
     cudaGraphExec_t graph = nullptr;  // nullptr: ran once, not recorded yet
+    int num_kernels = 0;
   };
 
   std::byte* stage(size_t bytes);
   void upload(size_t bytes);
   Step* find(const ops::StepKey& key);
-  cudaGraphExec_t record(const std::function<void()>& ops);
+  void record(Step& step, const std::function<void()>& ops);
 
   Options options_;
   std::unique_ptr<DeviceMemory> memory_{};
@@ -62,6 +64,7 @@ class RuntimeContext final : public Context {
   std::array<Staging, kStagingSets> staging_{};
   size_t current_set_ = 0;
   std::vector<Step> steps_{};  // least recently recorded first
+  int repeated_kernels_ = 0;   // of the last replay
 };
 
 }  // namespace tessera::cuda

@@ -168,6 +168,7 @@ Result<void> FrontierBench::decode_from(SequenceId frontier, FrontierRow& row) {
   const auto middle = seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2);
   std::nth_element(seconds.begin(), middle, seconds.end());
   row.decode_tokens_per_second = 1.0 / *middle;
+  row.decode_kernels = model_.ops().repeated_kernels();
   if (!on_device()) {
     const ops::Cost cost = total_cost(profile_);
     row.decode_bytes_per_token = (cost.bytes_read + cost.bytes_written) / options_.decode_tokens;
@@ -181,6 +182,7 @@ Result<void> FrontierBench::run(const std::vector<int>& contexts, BenchReport& r
   if (auto status = warm_up(); !status) return status;
   Result<ScopedSequence> sequence = ScopedSequence::create(model_.store());
   if (!sequence) return fail(sequence.error());
+  report.on_device = on_device();
   for (const int context : contexts) {
     if (options_.on_progress) options_.on_progress("context " + std::to_string(context));
     FrontierRow row{.context = context};

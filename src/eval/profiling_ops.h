@@ -32,6 +32,7 @@ class ProfilingOps final : public ops::Ops {
   ops::Traits traits() const override { return inner_.traits(); }
   Memory& memory() override { return inner_.memory(); }
   void forget_repeats() override { inner_.forget_repeats(); }
+  int repeated_kernels() const override { return inner_.repeated_kernels(); }
   ops::LaunchBuffers begin(const ops::LaunchInputs& inputs) override {
     return inner_.begin(inputs);
   }

@@ -86,6 +86,8 @@ class Ops {
   /// Drops what `repeat` has kept: another caller begins, whose buffers may lie where those of the
   /// last one lay.
   virtual void forget_repeats() {}
+  /// Kernels in the step that `repeat` repeated last; 0 where nothing is recorded.
+  virtual int repeated_kernels() const { return 0; }
 
   virtual void embed(const EmbedArgs& args) = 0;
   virtual void linear(const LinearArgs& args) = 0;
