@@ -22,6 +22,7 @@ from transformers import Qwen4ExpConfig, Qwen4ExpForConditionalGeneration
 SEED = 20
 VOCAB = 2048
 EOS = 7
+GREEDY_PROMPT, GREEDY_TOKENS = 500, 12
 TEXT = {
     "vocab_size": VOCAB,
     "hidden_size": 2560,
@@ -143,6 +144,20 @@ def watch(model, captured: dict) -> None:
             layer.self_attn.indexer.register_forward_hook(keep(f"text.selected{index}", chosen))
 
 
+def greedy(model, prompt: torch.Tensor, count: int) -> dict:
+    """A continuation without a cache, and how far each best logit is above the next."""
+    ids, margins = prompt, []
+    for _ in range(count):
+        best = model(input_ids=ids[None], use_cache=False).logits[0, -1].topk(2)
+        margins.append(best.values[0] - best.values[1])
+        ids = torch.cat([ids, best.indices[:1]])
+    return {
+        "greedy.prompt": prompt.to(torch.int32),
+        "greedy.output": ids[len(prompt) :].to(torch.int32),
+        "greedy.margin": torch.stack(margins),
+    }
+
+
 def released(state: dict) -> dict:
     """The released files hold the n-gram table in shards."""
     files = {}
@@ -190,6 +205,7 @@ def main() -> None:
     for key, value in captured.items():
         batched = value.ndim > 2 or key.startswith("text.selected")
         golden[key] = value[0] if batched else value
+    golden |= greedy(model, ids[0, :GREEDY_PROMPT], GREEDY_TOKENS)
     save_file(
         {key: value.contiguous().cpu() for key, value in golden.items()},
         folder / "golden.safetensors",
