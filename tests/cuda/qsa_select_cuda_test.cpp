@@ -2,6 +2,7 @@
 // Block selection at the released index geometry: exact sets at long contexts, the same lists in
 // any launch, and patience with late inputs.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "cpu/cpu_ops.h"
@@ -201,7 +202,33 @@ TEST_F(QsaSelectCudaTest, PromptPassesAreSeamless) {
                data.run(*cpu::make_fast_ops(), ops::Role::kPrefill));
 }
 
-TEST_F(QsaSelectCudaTest, MoreBlocksThanAClusterHolds) {
+/// The best block of all completes within the launch: the rows before it share its group and its
+/// page but do not see it. Lengths end at every place of a group, with a few and with many groups.
+TEST_F(QsaSelectCudaTest, UnseenBlocksOfAGroupAreNotTaken) {
+  std::vector<Piece> pieces;
+  for (const int64_t blocks : {513, 527, 528, 529, 8191, 8192, 8193, 9007, 9008, 20480})
+    pieces.push_back({blocks * kIndexOnly.block - 4, 6});
+  SelectCase data(pieces, integers());
+  const std::vector<float> best(kDim, 3.0F);
+  for (size_t sequence = 0; sequence < pieces.size(); ++sequence)
+    data.world().write(data.world().index_key_at(sequence, (pieces[sequence].position + 4) / 4 - 1),
+                       best);
+  std::transform(data.queries().begin(), data.queries().end(), data.queries().begin(),
+                 [](float value) { return std::abs(value); });
+  for (const ops::Role role : kRoles)
+    expect_lists(data.run(*ops_, role), data.run(*cpu::make_fast_ops(), role));
+}
+
+TEST_F(QsaSelectCudaTest, EqualScoresGoToTheLowestBlocks) {
+  std::vector<int32_t> lowest(kBudget);
+  std::iota(lowest.begin(), lowest.end(), 0);
+  SelectCase data({{4000, 2}, {40000, 1}, {kLongest - 1, 1}}, [] { return 1.0F; });
+  for (const ops::Role role : kRoles) expect_lists(data.run(*ops_, role), BlockLists(4, lowest));
+  std::fill(data.queries().begin(), data.queries().end(), -1.0F);  // all scores are zero
+  for (const ops::Role role : kRoles) expect_lists(data.run(*ops_, role), BlockLists(4, lowest));
+}
+
+TEST_F(QsaSelectCudaTest, MoreBlocksThanTheFastChoiceHolds) {
   SelectCase data({{280000, 3}, {5000, 2}}, integers());
   for (const ops::Role role : kRoles)
     expect_lists(data.run(*ops_, role), data.run(*cpu::make_fast_ops(), role));

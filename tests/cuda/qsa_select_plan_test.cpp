@@ -19,27 +19,28 @@ constexpr ops::QsaShape kReleased{.heads = 24,
 constexpr ops::PageRef kKeys{
     .pool = nullptr, .page_stride = 1 << 20, .offset = 4096, .dtype = DType::kBF16};
 constexpr int64_t kLongest = 262144 / 4;
+constexpr int kBudget = 512;
 constexpr auto kDecode = ops::Role::kDecode, kPrefill = ops::Role::kPrefill;
 
 TEST(QsaSelectPlanTest, TheLongestContextStaysOnTheFastKernels) {
-  const SelectPlan plan = plan_select(kReleased, kKeys, kDecode, 256, kLongest, kH200);
+  const SelectPlan plan = plan_select(kReleased, kKeys, kDecode, 256, kLongest, kBudget);
   EXPECT_TRUE(plan.fast_scores);
-  EXPECT_EQ(plan.cluster, kMaxCluster);
+  EXPECT_TRUE(plan.fast_choice);
   EXPECT_EQ(plan.rows_per_pass, 256);
-  EXPECT_EQ(plan.scratch_bytes(), 256 * kLongest * 4);
-  EXPECT_EQ(plan_select(kReleased, kKeys, kDecode, 256, kLongest + 1, kH200).cluster, 0);
+  EXPECT_EQ(plan.num_scores(), 256 * kLongest);
+  EXPECT_EQ(plan.scratch_bytes(), 256 * (kLongest + kLongest / 16) * 4);
 }
 
-TEST(QsaSelectPlanTest, TheSmallestClusterHoldsTheRow) {
-  for (const int64_t capacity : {int64_t{0}, int64_t{1}, int64_t{8192}, int64_t{8193},
-                                 int64_t{16384}, int64_t{40000}, kLongest}) {
-    const int cluster = choice_cluster(capacity);
-    EXPECT_GE(int64_t{cluster} * kChooseKeys, capacity);
-    if (cluster > 1) {
-      EXPECT_LT(int64_t{cluster} / 2 * kChooseKeys, capacity);
-    }
-    EXPECT_EQ(cluster & (cluster - 1), 0);
-  }
+TEST(QsaSelectPlanTest, TheChoiceByGroupsNeedsTheirTopsAndAThreadForEachChosenOne) {
+  const auto chosen_by_groups = [](const ops::PageRef& keys, int64_t capacity, int budget) {
+    return plan_select(kReleased, keys, kDecode, 4, capacity, budget).fast_choice;
+  };
+  EXPECT_TRUE(chosen_by_groups(kKeys, 0, kBudget));
+  EXPECT_FALSE(chosen_by_groups(kKeys, kLongest + 1, kBudget));
+  EXPECT_FALSE(chosen_by_groups(kKeys, kLongest, kBudget + 1));
+  ops::PageRef odd = kKeys;
+  odd.offset += 2;
+  EXPECT_FALSE(chosen_by_groups(odd, kLongest, kBudget)) << "generic scores have no tops";
 }
 
 TEST(QsaSelectPlanTest, RefusalsHaveReasons) {
@@ -62,19 +63,20 @@ TEST(QsaSelectPlanTest, RefusalsHaveReasons) {
             std::string::npos);
   EXPECT_NE(refused([](Shape&, Page& keys) { keys.offset = 2; }).find("aligned"),
             std::string::npos);
-  GpuSpec ampere = kH200;
-  ampere.compute_major = 8;
-  EXPECT_NE(std::string(supports_cluster_choice(kLongest, ampere)).find("sm_90"),
+  EXPECT_EQ(supports_fast_choice(kLongest, kBudget), "");
+  EXPECT_NE(std::string(supports_fast_choice(kLongest + 1, kBudget)).find("more groups"),
+            std::string::npos);
+  EXPECT_NE(std::string(supports_fast_choice(kLongest, kBudget + 1)).find("chosen groups"),
             std::string::npos);
 }
 
 TEST(QsaSelectPlanTest, PromptScoresStayWithinBoundedMemory) {
   for (const int rows : {1, 63, 64, 8192, 100000})
     for (const int64_t capacity : {int64_t{1}, int64_t{513}, int64_t{16384}, kLongest}) {
-      const SelectPlan plan = plan_select(kReleased, kKeys, kPrefill, rows, capacity, kH200);
+      const SelectPlan plan = plan_select(kReleased, kKeys, kPrefill, rows, capacity, kBudget);
       EXPECT_GE(plan.rows_per_pass, std::min(rows, kTileRows));
       EXPECT_LE(plan.rows_per_pass, rows);
-      EXPECT_LE(plan.scratch_bytes(), kPrefillScoreBytes);
+      EXPECT_LE(plan.num_scores() * 4, kPrefillScoreBytes);
       EXPECT_GE(plan.stride, capacity);
       EXPECT_EQ(plan.stride % kTileKeys, 0) << "a tile may not reach into the next row";
       if (plan.rows_per_pass < rows) {
@@ -85,8 +87,12 @@ TEST(QsaSelectPlanTest, PromptScoresStayWithinBoundedMemory) {
 
 TEST(QsaSelectPlanTest, SplitsFillTheDeviceButHoldAKeyTileEach) {
   EXPECT_EQ(prefill_splits(1, 600, kH200), 10);
-  EXPECT_EQ(prefill_splits(16, 16384, kH200), 17);
+  EXPECT_EQ(prefill_splits(16, 16384, kH200), 16);
   EXPECT_EQ(prefill_splits(10000, 16384, kH200), 1);
+  for (int tiles = 1; tiles <= kScoreBlocksPerSm * kH200.num_sms; ++tiles) {
+    EXPECT_LE(tiles * prefill_splits(tiles, kLongest, kH200), kScoreBlocksPerSm * kH200.num_sms)
+        << "a block left over would take a second turn";
+  }
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ void launch_scores(Context& context, const ops::QsaSelectArgs& args, const Selec
         {.grid = dim3(static_cast<unsigned>(rows), kGenericSplits), .block = dim3(kScoreThreads)},
         device::score_any_rows, select, batch);
   } else if (args.batch.role == ops::Role::kDecode) {
-    const auto blocks = static_cast<unsigned>(kScoreBlocksPerSm * context.gpu().num_sms);
+    const auto blocks = static_cast<unsigned>(kDecodeScoreBlocksPerSm * context.gpu().num_sms);
     launch(context, {.grid = dim3(blocks), .block = dim3(device::DecodeScore::kThreads)},
            device::score_decode, select, batch);
   } else {
@@ -56,17 +56,10 @@ void launch_scores(Context& context, const ops::QsaSelectArgs& args, const Selec
 }
 
 void launch_choice(Context& context, const SelectPlan& plan, const device::SelectLaunch& select) {
-  const auto rows = static_cast<unsigned>(select.row_end - select.row_begin);
-  const auto cluster = static_cast<unsigned>(std::max(plan.cluster, 1));
-  const LaunchShape shape{
-      .grid = dim3(rows * cluster), .block = dim3(kChooseThreads), .cluster = cluster};
-  const device::Batch& batch = context.batch();
-  if (plan.cluster == 0)
-    launch(context, shape, device::choose_blocks<device::AnyChoice>, select, batch);
-  else if (rows * cluster <= static_cast<unsigned>(context.gpu().num_sms))
-    launch(context, shape, device::choose_blocks<device::LatencyChoice>, select, batch);
-  else
-    launch(context, shape, device::choose_blocks<device::ThroughputChoice>, select, batch);
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(select.row_end - select.row_begin)),
+                          .block = dim3(kChooseThreads)};
+  launch(context, shape, plan.fast_choice ? device::choose_blocks : device::choose_any_blocks,
+         select, context.batch());
 }
 
 }  // namespace
@@ -74,7 +67,7 @@ void launch_choice(Context& context, const SelectPlan& plan, const device::Selec
 void launch_qsa_select(Context& context, const ops::QsaSelectArgs& args) {
   if (args.batch.num_rows == 0) return;
   const SelectPlan plan = plan_select(args.shape, args.cache.index_keys, args.batch.role,
-                                      args.batch.num_rows, capacity_of(args), context.gpu());
+                                      args.batch.num_rows, capacity_of(args), args.budget_blocks);
   device::SelectLaunch select{.shape = args.shape,
                               .keys = args.cache.index_keys,
                               .queries = args.index_q,
@@ -85,6 +78,7 @@ void launch_qsa_select(Context& context, const ops::QsaSelectArgs& args) {
                               .stride = plan.stride};
   select.scores =
       static_cast<uint32_t*>(context.scratch(static_cast<size_t>(plan.scratch_bytes())));
+  select.tops = select.scores + plan.num_scores();
   const bool decode = args.batch.role == ops::Role::kDecode;
   for (int row = 0; row < args.batch.num_rows; row += plan.rows_per_pass) {
     select.row_begin = row;
@@ -98,12 +92,9 @@ void launch_qsa_select(Context& context, const ops::QsaSelectArgs& args) {
   }
 }
 
-ops::KernelNote note_qsa_select(const GpuSpec& gpu) {
-  if (gpu.compute_major < 9)
-    return {"qsa_select", "tensor core scores, one block per row chooses",
-            "no clusters before sm_90"};
-  return {"qsa_select", "tensor core scores, a cluster per row chooses",
-          "4 index heads of 128, 16 blocks a page; else generic scores"};
+ops::KernelNote note_qsa_select(const GpuSpec&) {
+  return {"qsa_select", "tensor core scores, choice by groups of 16",
+          "4 index heads of 128, 16 blocks a page, budget up to 512; else generic kernels"};
 }
 
 }  // namespace tessera::cuda

@@ -21,26 +21,38 @@ struct FastScoreShape {
 
 inline constexpr int kScoreThreads = 256;
 inline constexpr int kScoreWarps = kScoreThreads / 32;
+/// Of prompt scores. Decode scores leave room for the blocks of the choice, which then wait on the
+/// processors already when the last score is written.
 inline constexpr int kScoreBlocksPerSm = 2;
+inline constexpr int kDecodeScoreBlocksPerSm = 1;
 /// Prompt rows and keys of one tile.
 inline constexpr int kTileRows = 64;
 inline constexpr int kTileKeys = 64;
-/// Prompt rows are scored in groups whose scores fit in this.
+/// Prompt rows are scored in passes whose scores fit in this.
 inline constexpr int64_t kPrefillScoreBytes = int64_t{64} << 20;
 
-/// The choice of a row's best blocks: a cluster shares the row, each thread keeps its keys.
+/// Keys that the choice takes or drops together by their largest one.
+inline constexpr int kGroupKeys = FastScoreShape::kPageKeys;
+/// The choice of a row's best blocks: one thread block, whose threads hold the largest keys of all
+/// groups and then one of the chosen groups each.
 inline constexpr int kChooseThreads = 512;
-inline constexpr int kChooseVectors = 4;  // of four keys, per thread
-inline constexpr int kChooseKeys = kChooseThreads * kChooseVectors * 4;
-inline constexpr int kMaxCluster = 8;  // portable
+inline constexpr int kChooseBlocksPerSm = 3;
+inline constexpr int kTopsPerThread = 8;
+inline constexpr int kFastBudget = kChooseThreads;
+inline constexpr int64_t kFastBlocks = int64_t{kChooseThreads} * kTopsPerThread * kGroupKeys;
 
 struct SelectPlan {
   bool fast_scores = false;
-  int cluster = 0;       // blocks that share a row; 0: one block that reads the row again
+  bool fast_choice = false;
   int64_t capacity = 0;  // blocks a sequence may have
   int64_t stride = 0;    // scores from row to row
   int rows_per_pass = 0;
-  int64_t scratch_bytes() const { return stride * rows_per_pass * int64_t{sizeof(uint32_t)}; }
+
+  int64_t num_scores() const { return stride * rows_per_pass; }
+  /// Scores and the largest one of each group.
+  int64_t scratch_bytes() const {
+    return (num_scores() + num_scores() / kGroupKeys) * int64_t{sizeof(uint32_t)};
+  }
 };
 
 /// Empty when the tensor core kernels can score, else the reason why not.
@@ -56,31 +68,24 @@ constexpr std::string_view supports_fast_scores(const ops::QsaShape& shape,
   return {};
 }
 
-/// Empty when a cluster can hold a row of `capacity` scores, else the reason why not.
-constexpr std::string_view supports_cluster_choice(int64_t capacity, const GpuSpec& gpu) {
-  if (gpu.compute_major < 9) return "no clusters before sm_90";
-  if (capacity > int64_t{kMaxCluster} * kChooseKeys) return "more blocks than a cluster holds";
+/// Empty when the choice can go by groups, else the reason why not. The scores must be fast ones:
+/// others have no largest keys.
+constexpr std::string_view supports_fast_choice(int64_t capacity, int budget) {
+  if (capacity > kFastBlocks) return "more groups than a thread block holds";
+  if (budget > kFastBudget) return "more chosen groups than threads";
   return {};
-}
-
-/// Smallest power of two of blocks that holds the row.
-constexpr int choice_cluster(int64_t capacity) {
-  int cluster = 1;
-  while (int64_t{cluster} * kChooseKeys < capacity) cluster *= 2;
-  return cluster;
 }
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
 /// `capacity`: blocks that a sequence of this launch, or of a repetition of it, may have.
 constexpr SelectPlan plan_select(const ops::QsaShape& shape, const ops::PageRef& keys,
-                                 ops::Role role, int num_rows, int64_t capacity,
-                                 const GpuSpec& gpu) {
+                                 ops::Role role, int num_rows, int64_t capacity, int budget) {
   SelectPlan plan;
   plan.fast_scores = supports_fast_scores(shape, keys).empty();
   plan.capacity = capacity;
   plan.stride = round_up(std::max<int64_t>(capacity, 1), kTileKeys);
-  plan.cluster = supports_cluster_choice(capacity, gpu).empty() ? choice_cluster(capacity) : 0;
+  plan.fast_choice = plan.fast_scores && supports_fast_choice(capacity, budget).empty();
   plan.rows_per_pass = num_rows;
   if (role == ops::Role::kPrefill) {
     const int64_t row_bytes = plan.stride * int64_t{sizeof(uint32_t)};
@@ -91,11 +96,12 @@ constexpr SelectPlan plan_select(const ops::QsaShape& shape, const ops::PageRef&
   return plan;
 }
 
-/// Blocks that score a tile of prompt rows: enough to fill the device, one key tile each at most.
+/// Blocks that score a tile of prompt rows: as many as fill the device but not one more, which
+/// would wait for a second turn as long as the first; one key tile each at most.
 constexpr int prefill_splits(int num_tiles, int64_t visible, const GpuSpec& gpu) {
   const int64_t key_tiles = round_up(visible, kTileKeys) / kTileKeys;
-  const int64_t wanted = round_up(int64_t{kScoreBlocksPerSm} * gpu.num_sms, num_tiles) / num_tiles;
-  return static_cast<int>(std::max<int64_t>(1, std::min(wanted, key_tiles)));
+  const int64_t resident = int64_t{kScoreBlocksPerSm} * gpu.num_sms;
+  return static_cast<int>(std::max<int64_t>(1, std::min(resident / num_tiles, key_tiles)));
 }
 
 }  // namespace tessera::cuda

@@ -20,7 +20,9 @@ struct DecodeScore : FastScoreShape {
   static constexpr int kGroupRows = 6;
   static constexpr int kTileRows = 2;
   static constexpr int kTiles = kGroupRows / kTileRows;
-  static constexpr int kThreads = 192;  // leaves each 168 registers for queries and keys
+  static constexpr int kThreads = 256;
+  /// Registers are given out as for this many threads: the rest is for a block of the choice.
+  static constexpr int kThreadsWithNext = 384;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kChunks = kDim / (4 * kVectorBf16);  // 16 bytes of each lane of a quad
 };
@@ -52,18 +54,47 @@ struct QueryTiles {
   }
 };
 
-/// Scores of one page for the rows of a group, to scores[row] + first key of the page.
-__device__ __forceinline__ void score_page(const Bf16* keys, const QueryTiles& queries,
-                                           uint32_t* scores, int stride, int rows) {
-  const int group = lane_id() / 4, quad = lane_id() % 4;
-  constexpr int kHalfKeys = DecodeScore::kPageKeys / 2;
+/// A page's keys as this lane's part of the MMA operand: keys lane / 4 and lane / 4 + kHalfKeys.
+struct PageKeys {
+  static constexpr int kHalfKeys = DecodeScore::kPageKeys / 2;
   uint4 low[DecodeScore::kChunks], high[DecodeScore::kChunks];
+
+  __device__ __forceinline__ void load(const ops::PageRef& cache, int32_t page) {
+    const auto* keys = reinterpret_cast<const Bf16*>(
+        cache.pool + static_cast<size_t>(page) * cache.page_stride + cache.offset);
 #pragma unroll
-  for (int chunk = 0; chunk < DecodeScore::kChunks; ++chunk) {
-    const Bf16* key = keys + group * DecodeScore::kDim + lane_dim(chunk);
-    low[chunk] = load_streaming(key);
-    high[chunk] = load_streaming(key + kHalfKeys * DecodeScore::kDim);
+    for (int chunk = 0; chunk < DecodeScore::kChunks; ++chunk) {
+      const Bf16* key = keys + lane_id() / 4 * DecodeScore::kDim + lane_dim(chunk);
+      low[chunk] = load_streaming(key);
+      high[chunk] = load_streaming(key + kHalfKeys * DecodeScore::kDim);
+    }
   }
+};
+
+/// Where the results of a group of rows go: the rows' places of the page at hand.
+struct ScoreOutput {
+  uint32_t* scores;  // of the first row
+  uint32_t* tops;
+  int stride;
+  int rows;
+  /// Of the rows this lane writes (tile, quad / 2): keys from this lane's first one on.
+  int seen[DecodeScore::kTiles];
+
+  __device__ __forceinline__ void next_page() {
+    scores += DecodeScore::kPageKeys;
+    ++tops;
+#pragma unroll
+    for (int& keys : seen) keys -= DecodeScore::kPageKeys;
+  }
+};
+
+/// Scores of one page for the rows of a group, and the largest of each row.
+__device__ __forceinline__ void score_page(const PageKeys& keys, const QueryTiles& queries,
+                                           const ScoreOutput& output) {
+  const int group = lane_id() / 4, quad = lane_id() % 4;
+  constexpr int kHalfKeys = PageKeys::kHalfKeys;
+  const auto& low = keys.low;
+  const auto& high = keys.high;
   float products[DecodeScore::kTiles][4] = {};
 #pragma unroll
   for (int chunk = 0; chunk < DecodeScore::kChunks; ++chunk)
@@ -79,19 +110,27 @@ __device__ __forceinline__ void score_page(const Bf16* keys, const QueryTiles& q
   for (int tile = 0; tile < DecodeScore::kTiles; ++tile) {
     // A lane has two heads of keys `group` and `group` + 8, its neighbour the other two heads.
     const float* product = products[tile];
-    float low_key = relu(product[0]) + relu(product[1]);
-    float high_key = relu(product[2]) + relu(product[3]);
-    low_key += __shfl_xor_sync(kAllLanes, low_key, 1);
-    high_key += __shfl_xor_sync(kAllLanes, high_key, 1);
+    float low_score = relu(product[0]) + relu(product[1]);
+    float high_score = relu(product[2]) + relu(product[3]);
+    low_score += __shfl_xor_sync(kAllLanes, low_score, 1);
+    high_score += __shfl_xor_sync(kAllLanes, high_score, 1);
+    const uint32_t low_key = output.seen[tile] > 0 ? score_key(low_score) : kNoScore;
+    const uint32_t high_key = output.seen[tile] > kHalfKeys ? score_key(high_score) : kNoScore;
+    uint32_t top = max(low_key, high_key);
+#pragma unroll
+    for (int step = 4; step < kWarp; step *= 2)
+      top = max(top, __shfl_xor_sync(kAllLanes, top, step));
     const bool takes_high = quad % 2 != 0;
     const int row = tile * DecodeScore::kTileRows + quad / 2;
-    if (row < rows)
-      scores[row * stride + group + (takes_high ? kHalfKeys : 0)] =
-          score_key(takes_high ? high_key : low_key);
+    if (row >= output.rows) continue;
+    output.scores[row * output.stride + group + (takes_high ? kHalfKeys : 0)] =
+        takes_high ? high_key : low_key;
+    if (group == 0 && !takes_high) output.tops[row * (output.stride / kGroupKeys)] = top;
   }
 }
 
-/// Pages [page, page + count) for the rows of group `group` of the span.
+/// Pages [page, page + count) for the rows of group `group` of the span. The next page is under way
+/// while this one is multiplied.
 __device__ __forceinline__ void score_pages(const SelectLaunch& select, const ops::RowSpan& span,
                                             int group, int page, int count) {
   const int inner = group * DecodeScore::kGroupRows;
@@ -99,18 +138,29 @@ __device__ __forceinline__ void score_pages(const SelectLaunch& select, const op
   const int rows = min(DecodeScore::kGroupRows, span.num_rows - inner);
   QueryTiles queries;
   queries.load(static_cast<const Bf16*>(select.queries), row, rows);
-  uint32_t* scores = select.score_row(row) + int64_t{page} * DecodeScore::kPageKeys;
-  for (int base = 0; base < count; base += kWarp) {
-    const int ahead = min(kWarp, count - base);
-    const int32_t id = lane_id() < ahead ? span.pages[page + base + lane_id()] : 0;
+  const auto load_ids = [&](int first) {
+    return first + lane_id() < count ? span.pages[page + first + lane_id()] : 0;
+  };
+  int32_t ids = load_ids(0);
+  PageKeys ahead;
+  ahead.load(select.keys, __shfl_sync(kAllLanes, ids, 0));
+  ScoreOutput output{.scores = select.score_row(row) + int64_t{page} * DecodeScore::kPageKeys,
+                     .tops = select.top_row(row) + page,
+                     .stride = static_cast<int>(select.stride),
+                     .rows = rows,
+                     .seen = {}};
+#pragma unroll
+  for (int tile = 0; tile < DecodeScore::kTiles; ++tile)
+    output.seen[tile] =
+        select.visible(span, row + tile * DecodeScore::kTileRows + lane_id() % 4 / 2) -
+        page * DecodeScore::kPageKeys - lane_id() / 4;
 #pragma unroll 1
-    for (int at = 0; at < ahead; ++at) {
-      const auto page_id = static_cast<size_t>(__shfl_sync(kAllLanes, id, at));
-      const auto* keys = reinterpret_cast<const Bf16*>(
-          select.keys.pool + page_id * select.keys.page_stride + select.keys.offset);
-      score_page(keys, queries, scores, static_cast<int>(select.stride), rows);
-      scores += DecodeScore::kPageKeys;
-    }
+  for (int next = 1; next <= count; ++next) {
+    const PageKeys keys = ahead;
+    if (next % kWarp == 0) ids = load_ids(next);
+    if (next < count) ahead.load(select.keys, __shfl_sync(kAllLanes, ids, next % kWarp));
+    score_page(keys, queries, output);
+    output.next_page();
   }
 }
 
@@ -127,18 +177,6 @@ __device__ __forceinline__ int work_of(const SelectLaunch& select, const Batch& 
   return groups * pages_of(select, rows);
 }
 
-__device__ __forceinline__ void score_work(const SelectLaunch& select, const ops::RowSpan& span,
-                                           int first, int count) {
-  const int pages = pages_of(select, span);
-  while (count > 0) {
-    const int group = first / pages, page = first % pages;
-    const int run = min(count, pages - page);
-    score_pages(select, span, group, page, run);
-    first += run;
-    count -= run;
-  }
-}
-
 __device__ __forceinline__ int inclusive_sum(int value) {
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
@@ -148,33 +186,52 @@ __device__ __forceinline__ int inclusive_sum(int value) {
   return value;
 }
 
-/// The pages of all spans, one after the other, are dealt to the warps of the grid in equal runs:
-/// the grid knows no lengths, and one long sequence among short ones keeps no block waiting.
-__global__ void __launch_bounds__(DecodeScore::kThreads, kScoreBlocksPerSm)
-    score_decode(const __grid_constant__ SelectLaunch select, const __grid_constant__ Batch batch) {
-  wait_for_inputs();
-  allow_next_kernel();
-  const int warp = static_cast<int>(blockIdx.x) * DecodeScore::kWarps + warp_id();
-  const int warps = static_cast<int>(gridDim.x) * DecodeScore::kWarps;
-  int total = 0;
-  for (int base = 0; base < batch.num_spans; base += kWarp)
-    total += __reduce_add_sync(kAllLanes, work_of(select, batch, base + lane_id()));
-  int first = static_cast<int>(int64_t{total} * warp / warps);
-  const int last = static_cast<int>(int64_t{total} * (warp + 1) / warps);
+/// The span that holds a piece of work, and the work of the spans before it.
+struct Owner {
+  int span;
+  int before;
+};
 
+/// `first` is less than the work of all spans.
+__device__ __forceinline__ Owner owner_of(const SelectLaunch& select, const Batch& batch,
+                                          int first) {
   int before = 0;  // work of the spans before `base`
-  for (int base = 0; first < last; base += kWarp) {
+  for (int base = 0;; base += kWarp) {
     const int work = work_of(select, batch, base + lane_id());
     const int end = before + inclusive_sum(work);
     before = __shfl_sync(kAllLanes, end, kWarp - 1);
-    while (first < min(last, before)) {
-      const int owner = __popc(__ballot_sync(kAllLanes, end <= first));
-      const int owner_end = __shfl_sync(kAllLanes, end, owner);
-      const int owner_begin = owner_end - __shfl_sync(kAllLanes, work, owner);
-      const int run = min(last, owner_end) - first;
-      score_work(select, batch.spans[base + owner], first - owner_begin, run);
-      first += run;
-    }
+    if (first >= before) continue;
+    const int lane = __popc(__ballot_sync(kAllLanes, end <= first));
+    return {base + lane, __shfl_sync(kAllLanes, end - work, lane)};
+  }
+}
+
+/// The pages of all spans, one after the other, are dealt to the warps of the grid in equal runs:
+/// the grid knows no lengths, and one long sequence among short ones keeps no block waiting.
+__global__ void __launch_bounds__(DecodeScore::kThreadsWithNext, kDecodeScoreBlocksPerSm)
+    score_decode(const __grid_constant__ SelectLaunch select, const __grid_constant__ Batch batch) {
+  wait_for_inputs();
+  allow_next_kernel();
+  // Neighbouring warps are in different blocks: little work goes to all processors.
+  const int blocks = static_cast<int>(gridDim.x);
+  const int warp = warp_id() * blocks + static_cast<int>(blockIdx.x);
+  const int warps = blocks * DecodeScore::kWarps;
+  int total = 0;
+  for (int base = 0; base < batch.num_spans; base += kWarp)
+    total += __reduce_add_sync(kAllLanes, work_of(select, batch, base + lane_id()));
+  const int share = total / warps, longer = total % warps;  // the first warps have one more
+  int first = warp * share + min(warp, longer);
+  const int last = first + share + (warp < longer ? 1 : 0);
+  // NOTE: the owner is found again for each run: what the search knows would cost registers.
+#pragma unroll 1
+  while (first < last) {
+    const Owner owner = owner_of(select, batch, first);
+    const ops::RowSpan& span = batch.spans[owner.span];
+    const int pages = pages_of(select, span);
+    const int group = (first - owner.before) / pages, page = (first - owner.before) % pages;
+    const int run = min(last - first, pages - page);
+    score_pages(select, span, group, page, run);
+    first += run;
   }
 }
 

@@ -28,6 +28,7 @@ struct PrefillScore : FastScoreShape {
   static constexpr int kWarpKeys = kKeys / kKeyGroups;         // of one warp
   static constexpr int kKeyTiles = kWarpKeys / kMmaKeys;       // MMAs side by side
   static constexpr int kSteps = kDim / kMmaDepth;
+  static constexpr int kWarpGroups = kWarpKeys / kGroupKeys;  // groups with a largest key
 };
 
 /// Pieces of 16 bytes are stored at (piece ^ line % 8), so that the eight lines which ldmatrix
@@ -123,18 +124,40 @@ __device__ __forceinline__ void score_tile(
   }
 }
 
-/// Rows [row_begin, row_end) of the tile that starts at first_row, keys from first_key on.
-__device__ __forceinline__ void store_scores(
-    const SelectLaunch& select, int first_row, int row_begin, int row_end, int first_key,
-    const float (&products)[PrefillScore::kHeads][PrefillScore::kKeyTiles][4]) {
-  const int group = lane_id() / 4, quad = lane_id() % 4;
-  first_key += warp_id() / PrefillScore::kRowGroups * PrefillScore::kWarpKeys + 2 * quad;
+/// Each lane of a quad brings four values, [half][group], and leaves with the largest of the quad
+/// of one of them: half lane / 2 % 2, group lane % 2.
+__device__ __forceinline__ uint32_t quad_top(const uint32_t (&values)[2][2]) {
+  const bool second_group = lane_id() % 2 != 0, second_half = lane_id() / 2 % 2 != 0;
+  uint32_t halves[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = first_row + warp_id() % PrefillScore::kRowGroups * PrefillScore::kMmaRows +
-                    half * (PrefillScore::kMmaRows / 2) + group;
-    if (row < row_begin || row >= row_end) continue;
-    uint32_t* scores = select.score_row(row) + first_key;
+    const uint32_t other = second_group ? values[half][0] : values[half][1];
+    halves[half] =
+        max(second_group ? values[half][1] : values[half][0], __shfl_xor_sync(kAllLanes, other, 1));
+  }
+  const uint32_t other = second_half ? halves[0] : halves[1];
+  return max(second_half ? halves[1] : halves[0], __shfl_xor_sync(kAllLanes, other, 2));
+}
+
+/// Rows [row_begin, row_end) of the tile that starts at first_row, keys from first_key on.
+/// kMasked: some row does not see all of these keys.
+template <bool kMasked>
+__device__ __forceinline__ void store_scores(
+    const SelectLaunch& select, const ops::RowSpan& span, int first_row, int row_begin, int row_end,
+    int first_key, const float (&products)[PrefillScore::kHeads][PrefillScore::kKeyTiles][4]) {
+  constexpr int kHalfRows = PrefillScore::kMmaRows / 2;
+  constexpr int kGroupTiles = kGroupKeys / PrefillScore::kMmaKeys;
+  const int group = lane_id() / 4, quad = lane_id() % 4;
+  first_key += warp_id() / PrefillScore::kRowGroups * PrefillScore::kWarpKeys;
+  first_row += warp_id() % PrefillScore::kRowGroups * PrefillScore::kMmaRows + group;
+  uint32_t tops[2][PrefillScore::kWarpGroups] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + half * kHalfRows;
+    const bool stored = row >= row_begin && row < row_end;
+    const int first = first_key + 2 * quad;
+    const int seen = kMasked ? select.visible(span, row) - first : 0;  // from `first` on
+    uint32_t* scores = select.score_row(row) + first;
 #pragma unroll
     for (int tile = 0; tile < PrefillScore::kKeyTiles; ++tile) {
       uint32_t keys[2];
@@ -143,10 +166,18 @@ __device__ __forceinline__ void store_scores(
         const int element = 2 * half + at;
         keys[at] = score_key((relu(products[0][tile][element]) + relu(products[1][tile][element])) +
                              (relu(products[2][tile][element]) + relu(products[3][tile][element])));
+        if (kMasked && tile * PrefillScore::kMmaKeys + at >= seen) keys[at] = kNoScore;
       }
-      *reinterpret_cast<uint2*>(scores + tile * PrefillScore::kMmaKeys) = {keys[0], keys[1]};
+      if (stored)
+        *reinterpret_cast<uint2*>(scores + tile * PrefillScore::kMmaKeys) = {keys[0], keys[1]};
+      uint32_t& top = tops[half][tile / kGroupTiles];
+      top = max(top, max(keys[0], keys[1]));
     }
   }
+  const uint32_t top = quad_top(tops);
+  const int row = first_row + quad / 2 * kHalfRows;
+  if (row >= row_begin && row < row_end)
+    select.top_row(row)[first_key / kGroupKeys + quad % 2] = top;
 }
 
 /// The rows of one span within the tile: this block's share of the key tiles, kStages in flight.
@@ -155,6 +186,7 @@ __device__ __forceinline__ void score_piece(PrefillShared& shared, const SelectL
                                             int row_end) {
   const int visible = select.visible(span, row_end - 1);
   if (visible <= select.budget) return;
+  const int seen_by_all = select.visible(span, row_begin);
   const int num_pages = (visible - 1) / PrefillScore::kPageKeys + 1;
   const int num_tiles = (visible - 1) / PrefillScore::kKeys + 1;
   const int split = static_cast<int>(blockIdx.x), splits = static_cast<int>(gridDim.x);
@@ -179,7 +211,11 @@ __device__ __forceinline__ void score_piece(PrefillShared& shared, const SelectL
     pages.load(span.pages, num_pages, next + 1);
     float products[PrefillScore::kHeads][PrefillScore::kKeyTiles][4] = {};
     score_tile(shared, shared.keys[(tile - begin) % PrefillScore::kStages], products);
-    store_scores(select, first_row, row_begin, row_end, tile * PrefillScore::kKeys, products);
+    const int first_key = tile * PrefillScore::kKeys;
+    if (first_key + PrefillScore::kKeys <= seen_by_all)
+      store_scores<false>(select, span, first_row, row_begin, row_end, first_key, products);
+    else
+      store_scores<true>(select, span, first_row, row_begin, row_end, first_key, products);
   }
   wait_copies<0>();
   __syncthreads();  // the stages are free for the next piece
@@ -192,6 +228,7 @@ __global__ void __launch_bounds__(kScoreThreads, kScoreBlocksPerSm)
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   PrefillShared& shared = *reinterpret_cast<PrefillShared*>(shared_bytes);
   wait_for_inputs();
+  allow_next_kernel();
   const int first_row = select.row_begin + static_cast<int>(blockIdx.y) * PrefillScore::kRows;
   const int tile_end = min(first_row + PrefillScore::kRows, select.row_end);
   copy_queries(shared, select, first_row);
