@@ -147,7 +147,7 @@ TEST_F(MixerCudaTest, RowHasTheSameBitsInEveryLaunch) {
   }
 }
 
-/// Launches that follow each other without a pause share the barrier counter and the scratch.
+/// Launches that follow each other without a pause share the memory of the handover.
 TEST_F(MixerCudaTest, LaunchesInARowDoNotDisturbEachOther) {
   ASSERT_NO_FATAL_FAILURE(prepare(cuda::kMixerTiles[0], kMostRows));
   const Mixed all = run(0, kMostRows, ops::Role::kDecode);
@@ -170,9 +170,10 @@ TEST_F(MixerCudaTest, SeparateLaunchesAgree) {
   for (const cuda::MixerTile& tile : cuda::kMixerTiles) {
     ASSERT_NO_FATAL_FAILURE(prepare(tile, 600));
     read_weights();
-    for (const int rows : {1, 65, 600}) {
+    for (const int rows : {1, 64, 65, 600}) {
       SCOPED_TRACE(testing::Message() << "hidden " << hidden_ << " rows " << rows);
       const Mixed got = run(0, rows, ops::Role::kPrefill);
+      ASSERT_NO_FATAL_FAILURE(expect_same_rows(got, 0, run(0, rows, ops::Role::kPrefill), rows));
       const Mixed want = run(0, rows, ops::Role::kDecode);
       ASSERT_TRUE(close(got.mixed, want.mixed, 2 * kRounding));
       ASSERT_TRUE(close(got.inject, want.inject, 1e-4, 1));
@@ -211,6 +212,9 @@ TEST_F(MixerCudaTest, FinalMixerHasNoInjectLogits) {
   launch.weights.inject = {};
   cuda::launch_mixer(context(), launch);
   ASSERT_TRUE(same_bits(results(launch).mixed, want.mixed));
+  launch.role = ops::Role::kPrefill;
+  cuda::launch_mixer(context(), launch);
+  ASSERT_TRUE(close(results(launch).mixed, want.mixed, 2 * kRounding));
 }
 
 TEST_F(MixerCudaTest, WaitsForItsInputs) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cuts of the one-launch mixer: every weight is held by exactly one block, and shapes that no tile
-// fits are refused with a reason.
+// fits are refused with a reason. Launch shapes of the prompt kernels.
 #include "cuda/mixer/mixer_plan.h"
 
 #include <gtest/gtest.h>
@@ -56,6 +56,36 @@ TEST(MixerPlanTest, EveryRowAndColumnHasOneBlock) {
     EXPECT_GE(tile.down_steps() * tile.warps, tile.down_chunks());
     EXPECT_GE(tile.down_tiles() * MixerTile::kWeightTile, tile.down_rows());
   }
+}
+
+TEST(PromptMixerPlanTest, TakesTheReleasedSizesOnHopper) {
+  EXPECT_EQ(std::string(supports_mixer_prompt(kReleased, kH200)), "");
+  GpuSpec ampere = kH200;
+  ampere.compute_major = 8;
+  EXPECT_NE(std::string(supports_mixer_prompt(kReleased, ampere)), "");
+  MixerShape shape = kReleased;
+  shape.rank = 64;
+  EXPECT_NE(std::string(supports_mixer_prompt(shape, kH200)), "");
+  shape = kReleased;
+  shape.hidden += PromptMixer::kColumns;  // no whole round of finish_down
+  EXPECT_NE(std::string(supports_mixer_prompt(shape, kH200)), "");
+  shape = kReleased;
+  shape.up = DType::kF8E4M3;
+  EXPECT_NE(std::string(supports_mixer_prompt(shape, kH200)), "");
+}
+
+TEST(PromptMixerPlanTest, BlocksShareTheRowTilesAndFitTheDevice) {
+  const int column_tiles = kReleased.hidden / PromptMixer::kColumns;
+  for (const int rows : {1, 64, 65, 129, 600, 8192}) {
+    SCOPED_TRACE(rows);
+    const int parts = PromptMixer::row_parts(rows, kReleased.hidden, kH200.num_sms);
+    EXPECT_GE(parts, 1);
+    EXPECT_LE(parts, PromptMixer::row_tiles(rows));
+    EXPECT_LE(parts * column_tiles, kH200.num_sms);
+    EXPECT_GE(PromptMixer::low_bytes(rows), static_cast<size_t>(rows) * PromptMixer::kRank * 2);
+  }
+  EXPECT_EQ(PromptMixer::row_parts(8192, kReleased.hidden, kH200.num_sms), 3);
+  EXPECT_EQ(PromptMixer::row_parts(8192, 256 * PromptMixer::kColumns, kH200.num_sms), 1);
 }
 
 TEST(CombinePlanTest, NarrowestTileThatHoldsABranch) {

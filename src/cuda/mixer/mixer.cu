@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixer: decode rows of a known size run in one launch, everything else in several.
+// Mixer: decode rows of a known size run in one launch, prompts of the released rank in a few,
+// everything else in several.
 #include <array>
 #include <stdexcept>
 #include <string>
@@ -109,12 +110,14 @@ void launch_mixer_sm90(Context& context, const ops::MixerArgs& args, size_t inde
 void launch_mixer(Context& context, const ops::MixerArgs& args) {
   if (args.rows == 0) return;
   const MixerShape shape = shape_of(args);
-  const bool one_launch =
-      args.role == ops::Role::kDecode && supports_mixer_sm90(shape, context.gpu())[0] == '\0';
-  if (one_launch)
-    launch_mixer_sm90(context, args, static_cast<size_t>(plan_mixer(shape)));
-  else
-    launch_mixer_general(context, args);
+  const auto supported = [](const char* reason) { return reason[0] == '\0'; };
+  if (args.role == ops::Role::kDecode) {
+    if (supported(supports_mixer_sm90(shape, context.gpu())))
+      return launch_mixer_sm90(context, args, static_cast<size_t>(plan_mixer(shape)));
+  } else if (supported(supports_mixer_prompt(shape, context.gpu()))) {
+    return launch_mixer_prompt(context, args);
+  }
+  launch_mixer_general(context, args);
 }
 
 ops::KernelNote note_mixer(const GpuSpec& gpu) {
@@ -124,7 +127,9 @@ ops::KernelNote note_mixer(const GpuSpec& gpu) {
   if (reason.empty())
     return {.op = "mixer",
             .kernel = "sm_90a, one launch",
-            .reason = "decode rows of the released sizes; prompts use separate products"};
+            .reason =
+                "decode rows of the released sizes; prompts: the library's down product, "
+                "gates and mean in the up product"};
   return {.op = "mixer", .kernel = "norm, products and gates one by one", .reason = reason};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mixer from separate launches, in blocks of rows so that its scratch is bounded and the gates
-// of a block are still in the L2 when the mean reads them.
+// The mixer from separate launches, in blocks of rows so that its scratch is bounded. The general
+// path takes few rows at once: the gates of a block are still in the L2 when the mean reads them.
 #include "cuda/mixer/mixer_general.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "cuda/device/pdl.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/linear/gemm.h"
+#include "cuda/mixer/mixer_prompt_kernel.cuh"
 
 namespace tessera::cuda {
 namespace device {
@@ -131,7 +132,8 @@ unsigned blocks_for(size_t count, size_t per_block) {
 struct GeneralScratch {
   size_t normed, sums, low, gates, total;
 
-  explicit GeneralScratch(const ops::MixerArgs& args, int rows) {
+  /// `low_bytes` for the down product after SiLU, in the form that its reader wants.
+  GeneralScratch(const ops::MixerArgs& args, int rows, size_t low_bytes, bool has_gates) {
     const auto count = static_cast<size_t>(rows);
     const auto wide = static_cast<size_t>(args.branches) * static_cast<size_t>(args.hidden);
     const auto rank = static_cast<size_t>(args.weights.down.out_features);
@@ -144,11 +146,22 @@ struct GeneralScratch {
     };
     normed = take(args.normed == nullptr ? count * wide * sizeof(Bf16) : 0);
     sums = take(count * rank * sizeof(float));
-    low = take(count * rank * sizeof(Bf16));
-    gates = take(count * wide * sizeof(float));
+    low = take(low_bytes);
+    gates = take(has_gates ? count * wide * sizeof(float) : 0);
     total = at;
   }
 };
+
+/// N of a block of rows: written here if nobody has.
+const Bf16* normed_rows(Context& context, const ops::MixerArgs& args, std::byte* scratch,
+                        int first_row, int rows) {
+  if (args.normed != nullptr)
+    return static_cast<const Bf16*>(args.normed) + static_cast<size_t>(first_row) *
+                                                       static_cast<size_t>(args.branches) *
+                                                       static_cast<size_t>(args.hidden);
+  launch_branch_norm(context, args, first_row, rows, scratch);
+  return reinterpret_cast<const Bf16*>(scratch);
+}
 
 /// These products leave the context's scratch alone.
 void multiply(Context& context, ops::Role role, const void* x, int rows,
@@ -164,12 +177,7 @@ void mix_rows(Context& context, const ops::MixerArgs& args, std::byte* base,
   const auto hidden = static_cast<size_t>(args.hidden);
   const auto branches = static_cast<size_t>(args.branches);
   const auto rank = static_cast<size_t>(args.weights.down.out_features);
-  const auto* normed = static_cast<const Bf16*>(args.normed) + first * branches * hidden;
-  if (args.normed == nullptr) {
-    auto* written = reinterpret_cast<Bf16*>(base + scratch.normed);
-    launch_branch_norm(context, args, first_row, rows, written);
-    normed = written;
-  }
+  const Bf16* normed = normed_rows(context, args, base + scratch.normed, first_row, rows);
   auto* sums = reinterpret_cast<float*>(base + scratch.sums);
   auto* low = reinterpret_cast<Bf16*>(base + scratch.low);
   auto* gates = reinterpret_cast<float*>(base + scratch.gates);
@@ -202,6 +210,55 @@ void mix_rows(Context& context, const ops::MixerArgs& args, std::byte* base,
     mean(Scalar{}, device::gated_mean<Scalar>);
 }
 
+void mix_prompt_rows(Context& context, const ops::MixerArgs& args, std::byte* base,
+                     const GeneralScratch& scratch, int first_row, int rows) {
+  using Plan = PromptMixer;
+  using UpShared = device::GatedUpShared<Plan>;
+  static_assert(sizeof(UpShared) <= kH200.shared_bytes_per_block);
+  const auto first = static_cast<size_t>(first_row), hidden = static_cast<size_t>(args.hidden);
+  const Bf16* normed = normed_rows(context, args, base + scratch.normed, first_row, rows);
+  auto* sums = reinterpret_cast<float*>(base + scratch.sums);
+  std::byte* low = base + scratch.low;
+  gemm_prefill(context, normed, rows, args.weights.down, sums, ops::Output::kFloat);
+
+  const bool injects = args.inject != nullptr;
+  const device::FinishDownArgs finish{
+      .normed = normed,
+      .inject_weight = injects ? static_cast<const Bf16*>(args.weights.inject.data) : nullptr,
+      .sums = sums,
+      .low = low,
+      .inject = injects ? args.inject + first * Plan::kBranches : nullptr,
+      .rows = rows,
+      .wide = Plan::kBranches * args.hidden};
+  launch(context,
+         {.grid = {blocks_for(static_cast<size_t>(rows), Plan::kFinishRows)},
+          .block = {Plan::kFinishThreads}},
+         device::finish_down<Plan>, finish);
+
+  const device::GatedUpArgs up{.up = static_cast<const Bf16*>(args.weights.up.data),
+                               .low = low,
+                               .normed = normed,
+                               .mixed = static_cast<Bf16*>(args.mixed) + first * hidden,
+                               .rows = rows,
+                               .hidden = args.hidden};
+  launch(
+      context,
+      {.grid = {static_cast<unsigned>(args.hidden / Plan::kColumns),
+                static_cast<unsigned>(Plan::row_parts(rows, args.hidden, context.gpu().num_sms))},
+       .block = {Plan::kUpThreads},
+       .shared_bytes = sizeof(UpShared)},
+      device::gated_up<Plan>, up);
+}
+
+/// `mix` for up to `most_rows` rows at a time.
+template <class Mix>
+void in_blocks(Context& context, const ops::MixerArgs& args, const GeneralScratch& scratch,
+               int most_rows, Mix&& mix) {
+  auto* base = static_cast<std::byte*>(context.scratch(scratch.total));
+  for (int first = 0; first < args.rows; first += most_rows)
+    mix(context, args, base, scratch, first, std::min(most_rows, args.rows - first));
+}
+
 }  // namespace
 
 void launch_branch_norm(Context& context, const ops::MixerArgs& args, int first_row, int rows,
@@ -218,10 +275,16 @@ void launch_branch_norm(Context& context, const ops::MixerArgs& args, int first_
 }
 
 void launch_mixer_general(Context& context, const ops::MixerArgs& args) {
-  const GeneralScratch scratch(args, std::min(args.rows, kBlockRows));
-  auto* base = static_cast<std::byte*>(context.scratch(scratch.total));
-  for (int first = 0; first < args.rows; first += kBlockRows)
-    mix_rows(context, args, base, scratch, first, std::min(kBlockRows, args.rows - first));
+  const int rows = std::min(args.rows, kBlockRows);
+  const size_t low_bytes = static_cast<size_t>(rows) *
+                           static_cast<size_t>(args.weights.down.out_features) * sizeof(Bf16);
+  in_blocks(context, args, GeneralScratch(args, rows, low_bytes, true), kBlockRows, mix_rows);
+}
+
+void launch_mixer_prompt(Context& context, const ops::MixerArgs& args) {
+  const int rows = std::min(args.rows, PromptMixer::kMostRows);
+  in_blocks(context, args, GeneralScratch(args, rows, PromptMixer::low_bytes(rows), false),
+            PromptMixer::kMostRows, mix_prompt_rows);
 }
 
 }  // namespace tessera::cuda

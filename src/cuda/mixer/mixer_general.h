@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mixer from separate launches: norm, product, SiLU, product, gated mean. Any shape and weight
-// type; also what prompts use, whose products are large.
+// The mixer from separate launches. launch_mixer_general: norm, product, SiLU, product, gated mean;
+// any shape and weight type. launch_mixer_prompt: what supports_mixer_prompt takes.
 #pragma once
 
 #include "cuda/context.h"
@@ -13,5 +13,6 @@ void launch_branch_norm(Context& context, const ops::MixerArgs& args, int first_
                         void* normed);
 
 void launch_mixer_general(Context& context, const ops::MixerArgs& args);
+void launch_mixer_prompt(Context& context, const ops::MixerArgs& args);
 
 }  // namespace tessera::cuda

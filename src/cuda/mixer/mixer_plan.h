@@ -81,6 +81,62 @@ inline constexpr int kMixerBlockRows = 32;
 /// Two blocks share an SM, so the weights of the next mixer may load while this one ends.
 inline constexpr int kMixerBlocksPerSm = 2;
 
+/// Prompts of the released rank: the library multiplies with the down matrix, finish_down gives its
+/// sums the form of operand tiles, gated_up multiplies these with the up matrix.
+struct PromptMixer {
+  static constexpr int kBranches = MixerTile::kBranches;
+  static constexpr int kRank = 320;
+  static constexpr int kTileRows = 64;  // activation rows of one warpgroup product
+  static constexpr int kStepK = 64;     // K of an operand tile
+  static constexpr int kTileBytes = kTileRows * kStepK * 2;
+  static constexpr int kSteps = kRank / kStepK;
+
+  /// gated_up: two consumer warpgroups with 32 columns of all branches each, a producer warp.
+  static constexpr int kGroups = 2;
+  static constexpr int kGroupColumns = 32;
+  static constexpr int kGroupWeights = kGroupColumns * kBranches;
+  static constexpr int kColumns = kGroups * kGroupColumns;
+  static constexpr int kStages = 8;  // the next row tile may come while the second group reads one
+  static constexpr int kUpThreads = kGroups * 128 + 32;
+
+  /// finish_down: 16 rows of a block, 64 bytes of every row per load.
+  static constexpr int kFinishRows = 16;
+  static constexpr int kFinishThreads = 256;
+  static constexpr int kFinishBlocksPerSm = 3;
+  static constexpr int kFinishLoads = 4;
+  static constexpr int kChunk = MixerTile::kChunk;
+  /// K that a block of finish_down covers with one round of loads.
+  static constexpr int kFinishK = kFinishThreads / 32 * kFinishLoads * kChunk;
+
+  /// Rows of one pass through the scratch: any number gives the same bits.
+  static constexpr int kMostRows = 8192;
+
+  static constexpr int row_tiles(int rows) { return (rows + kTileRows - 1) / kTileRows; }
+  static constexpr size_t low_bytes(int rows) {
+    return static_cast<size_t>(row_tiles(rows)) * kSteps * kTileBytes;
+  }
+  /// Blocks of gated_up that share the row tiles of some columns: one block per SM.
+  static constexpr int row_parts(int rows, int hidden, int num_sms) {
+    const int fit = num_sms / (hidden / kColumns);
+    const int parts = fit > 1 ? fit : 1;
+    return row_tiles(rows) < parts ? row_tiles(rows) : parts;
+  }
+};
+static_assert(PromptMixer::kRank % PromptMixer::kStepK == 0);
+static_assert(PromptMixer::kTileRows % PromptMixer::kFinishRows == 0);
+
+/// Empty when these kernels run prompts of this shape, else the reason.
+inline const char* supports_mixer_prompt(const MixerShape& shape, const GpuSpec& gpu) {
+  if (!gpu.is_hopper()) return "needs compute capability 9.0";
+  if (shape.branches != PromptMixer::kBranches) return "needs 4 branches";
+  if (shape.rank != PromptMixer::kRank) return "needs the released rank";
+  if (shape.up != DType::kBF16 || shape.inject != DType::kBF16) return "needs BF16 weights";
+  if (shape.hidden % PromptMixer::kColumns != 0 ||
+      PromptMixer::kBranches * shape.hidden % PromptMixer::kFinishK != 0)
+    return "no whole tiles of this hidden size";
+  return "";
+}
+
 /// Index of the tile, -1 if there is none for these sizes.
 constexpr int plan_mixer(const MixerShape& shape) {
   for (int tile = 0; tile < static_cast<int>(kMixerTiles.size()); ++tile) {
