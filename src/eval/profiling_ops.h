@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "ops/ops.h"
+#include "eval/forwarding_ops.h"
 
 namespace tessera {
 
@@ -15,9 +15,9 @@ struct OpTotal {
   ops::Cost cost{};
 };
 
-class ProfilingOps final : public ops::Ops {
+class ProfilingOps final : public ForwardingOps {
  public:
-  explicit ProfilingOps(ops::Ops& inner) : inner_(inner) {}
+  explicit ProfilingOps(ops::Ops& inner) : ForwardingOps(inner) {}
 
   const std::map<std::string, OpTotal>& totals() const { return totals_; }
   /// Time spent on counting costs since `clear`: to be taken off a wall time around the ops.
@@ -25,16 +25,6 @@ class ProfilingOps final : public ops::Ops {
   void clear() {
     totals_.clear();
     overhead_seconds_ = 0;
-  }
-
-  std::string_view name() const override { return inner_.name(); }
-  std::vector<ops::KernelNote> kernels() const override { return inner_.kernels(); }
-  ops::Traits traits() const override { return inner_.traits(); }
-  Memory& memory() override { return inner_.memory(); }
-  void forget_repeats() override { inner_.forget_repeats(); }
-  int repeated_kernels() const override { return inner_.repeated_kernels(); }
-  ops::LaunchBuffers begin(const ops::LaunchInputs& inputs) override {
-    return inner_.begin(inputs);
   }
 
   void embed(const ops::EmbedArgs& args) override;
@@ -75,7 +65,6 @@ class ProfilingOps final : public ops::Ops {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - end).count();
   }
 
-  ops::Ops& inner_;
   std::map<std::string, OpTotal> totals_{};
   double overhead_seconds_ = 0;
 };
