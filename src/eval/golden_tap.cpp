@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
+#include <span>
+#include <utility>
 
 namespace tessera {
 
@@ -20,6 +23,34 @@ double relative_l2(const float* values, const float* reference, size_t count) {
   if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
   return std::sqrt(difference / std::max(norm, std::numeric_limits<double>::min()));
 }
+
+namespace {
+
+/// How one row's blocks differ from the tokens [tokens] that the reference attends to, if they do:
+/// those of its blocks and the open tail.
+std::optional<BlockSwap> compare_row(std::span<const uint8_t> expected,
+                                     const std::vector<int32_t>& blocks, int block_tokens,
+                                     int row) {
+  const int visible = (row + 1) / block_tokens;
+  BlockSwap swap{.row = row};
+  std::vector<uint8_t> selected(expected.size(), 0);
+  for (const int32_t block : blocks) {
+    const bool exists = block >= 0 && block < visible;
+    if (exists) std::fill_n(selected.begin() + block * block_tokens, block_tokens, uint8_t{1});
+    if (!exists || expected[static_cast<size_t>(block * block_tokens)] == 0)
+      swap.taken.push_back(block);
+  }
+  for (int block = 0; block < visible; ++block) {
+    const auto first = static_cast<size_t>(block * block_tokens);
+    if (expected[first] != 0 && selected[first] == 0) swap.dropped.push_back(block);
+  }
+  std::fill(selected.begin() + visible * block_tokens, selected.begin() + row + 1, uint8_t{1});
+  const bool same_tokens = std::equal(selected.begin(), selected.end(), expected.begin());
+  if (same_tokens && swap.taken.empty()) return std::nullopt;
+  return swap;
+}
+
+}  // namespace
 
 /// The golden tensor of that name, nullptr when the set has none; a different size counts as an
 /// error.
@@ -56,7 +87,9 @@ void GoldenTap::values(std::string_view name, int layer, const float* data, int 
   std::vector<float> computed(data, data + count);
   if (name == "attn_inject")  // the golden file holds the weight, the op the logit
     for (float& value : computed) value = 2.0F / (1.0F + std::exp(-value));
-  record(kind, layer, relative_l2(computed.data(), reference.data(), count), false);
+  const double error = relative_l2(computed.data(), reference.data(), count);
+  if (name == "attn_in") hidden_errors_[layer] = error;
+  record(kind, layer, error, false);
 }
 
 void GoldenTap::experts(int layer, const int32_t* ids, int rows, int top_k) {
@@ -92,19 +125,22 @@ void GoldenTap::selection(int layer, const int32_t* blocks, const int32_t* count
   const TensorRef* tensor = find("text.selected" + std::to_string(layer), {rows, rows}, DType::kU8);
   if (tensor == nullptr) return;
   const auto reference = golden_values<uint8_t>(*tensor);
-  int different = 0;
-  std::vector<uint8_t> selected(tokens);
+  const size_t before = swaps_.size();
   for (int row = 0; row < rows; ++row) {
-    std::fill(selected.begin(), selected.end(), uint8_t{0});
     const int32_t* list = blocks + static_cast<size_t>(row) * static_cast<size_t>(budget_blocks);
-    for (int entry = 0; entry < counts[row]; ++entry)
-      std::fill_n(selected.begin() + list[entry] * shape_.block, shape_.block, uint8_t{1});
-    const int tail = (row + 1) / shape_.block * shape_.block;
-    std::fill(selected.begin() + tail, selected.begin() + row + 1, uint8_t{1});
-    const auto expected = reference.begin() + static_cast<std::ptrdiff_t>(tokens) * row;
-    different += std::equal(selected.begin(), selected.end(), expected) ? 0 : 1;
+    const std::vector<int32_t> ours(list, list + std::clamp(counts[row], 0, budget_blocks));
+    const auto expected = std::span(reference).subspan(tokens * static_cast<size_t>(row), tokens);
+    if (auto swap = compare_row(expected, ours, shape_.block, row)) {
+      swap->layer = layer;
+      swaps_.push_back(std::move(*swap));
+    }
   }
-  record("text.selected (sets)", layer, different, true);
+  record(kSelectedSets, layer, static_cast<double>(swaps_.size() - before), true);
+}
+
+double GoldenTap::hidden_error(int layer) const {
+  const auto at = hidden_errors_.find(layer);
+  return at == hidden_errors_.end() ? 0 : at->second;
 }
 
 }  // namespace tessera

@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "eval/selection_ties.h"
 #include "io/safetensors.h"
 #include "model/text_model.h"
 #include "ops/qsa.h"
 
 namespace tessera {
+
+inline constexpr const char* kSelectedSets = "text.selected (sets)";
 
 /// Worst error of one tensor kind over the layers.
 struct KindError {
@@ -31,6 +34,10 @@ class GoldenTap final : public Tap {
                  int budget_blocks) override;
 
   const std::map<std::string, KindError>& errors() const { return errors_; }
+  /// Rows whose selected blocks differ, in the order of layers and rows.
+  const std::vector<BlockSwap>& swaps() const { return swaps_; }
+  /// Relative L2 error of what the layer's attention reads; 0 when the golden file lacks it.
+  double hidden_error(int layer) const;
 
  private:
   const TensorRef* find(const std::string& name, const std::vector<int64_t>& shape, DType dtype);
@@ -39,6 +46,8 @@ class GoldenTap final : public Tap {
   const TensorMap& golden_;
   ops::QsaShape shape_;
   std::map<std::string, KindError> errors_{};
+  std::map<int, double> hidden_errors_{};  // by layer
+  std::vector<BlockSwap> swaps_{};
 };
 
 /// |a - b| / |b| over all elements; infinite when `a` has a NaN.

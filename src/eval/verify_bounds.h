@@ -11,7 +11,8 @@ namespace tessera {
 struct VerifyBounds {
   double relative_l2 = 0;  // of the logits, and of every float tensor unless only reported
   bool tensors_must_pass = true;
-  bool sets_must_match = true;     // selected blocks and experts; n-gram ids always must
+  bool sets_must_match = true;     // of experts; n-gram ids always must
+  bool swaps_may_be_ties = false;  // selected blocks: false, all equal; see selection_ties.h
   double golden_margin = 1e-3;     // greedy mismatches below it are rounding ties (golden sets)
   double reference_margin = 5e-3;  // the same for reference.json
   double perplexity = 1e-3;        // relative

@@ -10,6 +10,7 @@
 #include "eval/verify_bounds.h"
 #include "eval/verify_greedy.h"
 #include "eval/verify_inputs.h"
+#include "eval/verify_selection.h"
 #include "io/mapped_file.h"
 #include "runtime/loaded_model.h"
 #include "runtime/scoped_sequence.h"
@@ -73,8 +74,16 @@ Result<void> check_text(LoadedModel& model, const TensorMap& golden, const std::
   model.logits(0, static_cast<int>(ids.size()), logits.data());
 
   for (const auto& [kind, error] : tap.errors()) {
-    const bool must_pass =
-        kind == "ngram_ids" || (error.is_count ? bounds.sets_must_match : bounds.tensors_must_pass);
+    if (kind == kSelectedSets && !tap.swaps().empty() && bounds.swaps_may_be_ties) {
+      auto verdict = judge_selection(
+          model, ids, golden, tap,
+          {.hidden = bounds.relative_l2, .rounding = rounding_of(model.ops().traits().activation)});
+      if (!verdict) return fail(verdict.error());
+      report.rows.push_back(selection_row(*verdict));
+      continue;
+    }
+    const bool must_pass = kind == "ngram_ids" || kind == kSelectedSets ||
+                           (error.is_count ? bounds.sets_must_match : bounds.tensors_must_pass);
     report.rows.push_back(
         error_row(kind, error, error.is_count ? 0.0 : bounds.relative_l2, must_pass));
   }
@@ -143,7 +152,7 @@ void list_missing(const ModelConfig& config, VerifyReport& report) {
                                   "text.experts (sets)", "text.final_hidden"};
   const auto& layers = config.layers;
   if (std::find(layers.begin(), layers.end(), LayerKind::kQsa) != layers.end())
-    wanted.emplace_back("text.selected (sets)");
+    wanted.emplace_back(kSelectedSets);
   if (!config.ple.layers.empty()) wanted.insert(wanted.end(), {"text.ple", "ngram_ids"});
   for (const std::string& kind : wanted) {
     const bool present = std::any_of(report.rows.begin(), report.rows.end(),

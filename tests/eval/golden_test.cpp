@@ -54,6 +54,7 @@ class GoldenTest : public testing::TestWithParam<Variant> {
           "text.mlp_out", "text.router_logits", "text.ple", "text.final_hidden",
           "text.experts (sets)", "text.selected (sets)", "ngram_ids", "greedy.output"})
       EXPECT_NE(find_row(*report, name), nullptr) << name;
+    EXPECT_TRUE(find_row(*report, "text.selected (sets)")->judged);
     if (GetParam().ops != OpsKind::kReference) return;
     for (const char* name : {"text.experts (sets)", "text.selected (sets)", "ngram_ids"})
       EXPECT_EQ(find_row(*report, name)->value, 0.0) << name;

@@ -25,11 +25,13 @@ TEST(VerifyBounds, TheTextFollowsTheNumbers) {
 
 TEST(VerifyBounds, TheTextNamesWhatIsOnlyReported) {
   EngineOptions options;
-  EXPECT_THAT(describe_bounds(options, verify_bounds(options)), HasSubstr("sets reported"));
+  EXPECT_THAT(describe_bounds(options, verify_bounds(options)),
+              HasSubstr("selected blocks equal, expert sets reported"));
   options.cache_type = CacheType::kBF16;
   const std::string bf16 = describe_bounds(options, verify_bounds(options));
   EXPECT_THAT(bf16, HasSubstr("BF16 caches"));
   EXPECT_THAT(bf16, HasSubstr("inner tensors reported"));
+  EXPECT_THAT(bf16, HasSubstr("selected blocks equal but for ties within BF16 rounding"));
   options.cache_type = CacheType::kF32;
   options.ops = OpsKind::kReference;
   EXPECT_THAT(describe_bounds(options, verify_bounds(options)), Not(HasSubstr("reported")));
