@@ -202,6 +202,13 @@ TEST_F(QsaSelectCudaTest, PromptPassesAreSeamless) {
                data.run(*cpu::make_fast_ops(), ops::Role::kPrefill));
 }
 
+/// Twelve groups of rows share the warps: each of them walks more pages than it has lanes for ids.
+TEST_F(QsaSelectCudaTest, LongRunsOfPagesAreSeamless) {
+  SelectCase data({{kLongest - 70, 70}}, integers());
+  expect_lists(data.run(*ops_, ops::Role::kDecode),
+               data.run(*cpu::make_fast_ops(), ops::Role::kDecode));
+}
+
 /// The best block of all completes within the launch: the rows before it share its group and its
 /// page but do not see it. Lengths end at every place of a group, with a few and with many groups.
 TEST_F(QsaSelectCudaTest, UnseenBlocksOfAGroupAreNotTaken) {

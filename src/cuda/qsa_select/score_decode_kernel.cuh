@@ -7,6 +7,7 @@
 #include "cuda/device/copy.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/pdl.cuh"
+#include "cuda/device/prefetch.cuh"
 #include "cuda/device/reduce.cuh"
 #include "cuda/qsa_select/qsa_select_plan.h"
 #include "cuda/qsa_select/score_key.cuh"
@@ -24,6 +25,7 @@ struct DecodeScore : FastScoreShape {
   /// Registers are given out as for this many threads: the rest is for a block of the choice.
   static constexpr int kThreadsWithNext = 384;
   static constexpr int kWarps = kThreads / kWarp;
+  static constexpr int kPagesAhead = 2;
   static constexpr int kChunks = kDim / (4 * kVectorBf16);  // 16 bytes of each lane of a quad
 };
 
@@ -54,14 +56,17 @@ struct QueryTiles {
   }
 };
 
+__device__ __forceinline__ const Bf16* page_keys(const ops::PageRef& cache, int32_t page) {
+  return reinterpret_cast<const Bf16*>(cache.pool + static_cast<size_t>(page) * cache.page_stride +
+                                       cache.offset);
+}
+
 /// A page's keys as this lane's part of the MMA operand: keys lane / 4 and lane / 4 + kHalfKeys.
 struct PageKeys {
   static constexpr int kHalfKeys = DecodeScore::kPageKeys / 2;
   uint4 low[DecodeScore::kChunks], high[DecodeScore::kChunks];
 
-  __device__ __forceinline__ void load(const ops::PageRef& cache, int32_t page) {
-    const auto* keys = reinterpret_cast<const Bf16*>(
-        cache.pool + static_cast<size_t>(page) * cache.page_stride + cache.offset);
+  __device__ __forceinline__ void load(const Bf16* keys) {
 #pragma unroll
     for (int chunk = 0; chunk < DecodeScore::kChunks; ++chunk) {
       const Bf16* key = keys + lane_id() / 4 * DecodeScore::kDim + lane_dim(chunk);
@@ -130,7 +135,7 @@ __device__ __forceinline__ void score_page(const PageKeys& keys, const QueryTile
 }
 
 /// Pages [page, page + count) for the rows of group `group` of the span. The next page is under way
-/// while this one is multiplied.
+/// to registers while this one is multiplied, and kPagesAhead after it to the second-level cache.
 __device__ __forceinline__ void score_pages(const SelectLaunch& select, const ops::RowSpan& span,
                                             int group, int page, int count) {
   const int inner = group * DecodeScore::kGroupRows;
@@ -141,9 +146,17 @@ __device__ __forceinline__ void score_pages(const SelectLaunch& select, const op
   const auto load_ids = [&](int first) {
     return first + lane_id() < count ? span.pages[page + first + lane_id()] : 0;
   };
-  int32_t ids = load_ids(0);
+  int32_t ids = load_ids(0);  // of pages at / kWarp * kWarp + lane
   PageKeys ahead;
-  ahead.load(select.keys, __shfl_sync(kAllLanes, ids, 0));
+  const auto load_page = [&](int at) {
+    ahead.load(page_keys(select.keys, __shfl_sync(kAllLanes, ids, at % kWarp)));
+    constexpr uint32_t kBytes = DecodeScore::kPageKeys * DecodeScore::kDim * sizeof(Bf16);
+    const int further = lane_id() - at % kWarp;
+    const bool is_new = at % kWarp == 0 || further == DecodeScore::kPagesAhead;
+    if (is_new && further > 0 && further <= DecodeScore::kPagesAhead && at + further < count)
+      prefetch_bulk(page_keys(select.keys, ids), kBytes);
+  };
+  load_page(0);
   ScoreOutput output{.scores = select.score_row(row) + int64_t{page} * DecodeScore::kPageKeys,
                      .tops = select.top_row(row) + page,
                      .stride = static_cast<int>(select.stride),
@@ -158,7 +171,7 @@ __device__ __forceinline__ void score_pages(const SelectLaunch& select, const op
   for (int next = 1; next <= count; ++next) {
     const PageKeys keys = ahead;
     if (next % kWarp == 0) ids = load_ids(next);
-    if (next < count) ahead.load(select.keys, __shfl_sync(kAllLanes, ids, next % kWarp));
+    if (next < count) load_page(next);
     score_page(keys, queries, output);
     output.next_page();
   }
