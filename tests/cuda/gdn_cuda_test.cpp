@@ -233,22 +233,32 @@ TEST_F(GdnCudaTest, DecodeMatchesTheCpu) {
   }
 }
 
-/// One sequence runs in clusters of two blocks, several in single blocks.
+/// Sequences that end one after the other: launches of all of them take every plan, and the first
+/// ones have more blocks than run at once.
+const std::vector<int> kEveryPlan{17, 6, 9, 12, 3, 13};
+
+TEST_F(GdnCudaTest, LaunchesOfAFewSequencesTakeEveryPlan) {
+  const auto plan = [&](int sequences) {
+    return cuda::plan_gdn_decode(sequences, kShape.value_heads, context().gpu());
+  };
+  EXPECT_EQ(plan(1).blocks_per_head, 2);
+  EXPECT_EQ(plan(2).blocks_per_head, 1);
+  EXPECT_TRUE(plan(2).alone);
+  EXPECT_FALSE(plan(3).alone);
+}
+
 TEST_F(GdnCudaTest, DecodeRowHasTheSameBitsInEveryLaunch) {
-  const std::vector<int> lengths{13, 6, 9};
-  ASSERT_EQ(cuda::plan_gdn_split(1, kShape.value_heads, context().gpu()), 2);
-  ASSERT_EQ(cuda::plan_gdn_split(3, kShape.value_heads, context().gpu()), 1);
-  draw(lengths);
-  const Outcome alone = run(one_by_one(lengths, 1), Role::kDecode);
+  draw(kEveryPlan);
+  const Outcome alone = run(one_by_one(kEveryPlan, 1), Role::kDecode);
   for (int rows = 1; rows <= kMaxDecodeRows; ++rows) {
     SCOPED_TRACE(rows);
-    ASSERT_NO_FATAL_FAILURE(expect_same(run(one_by_one(lengths, rows), Role::kDecode), alone));
-    ASSERT_NO_FATAL_FAILURE(expect_same(run(in_chunks(lengths, rows), Role::kDecode), alone));
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(one_by_one(kEveryPlan, rows), Role::kDecode), alone));
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(in_chunks(kEveryPlan, rows), Role::kDecode), alone));
   }
 }
 
 TEST_F(GdnCudaTest, ReplayedRowsHaveTheBitsOfPlainDecoding) {
-  const std::vector<int> lengths{17, 8, 11};
+  const std::vector<int>& lengths = kEveryPlan;
   draw(lengths);
   const Outcome plain = run(one_by_one(lengths, 1), Role::kDecode);
   for (const bool batched : {false, true}) {

@@ -55,11 +55,15 @@ TEST(GdnPlanTest, PendingRowsMatterToVerifyLaunchesOnly) {
   EXPECT_EQ(supports_gdn_sm90(args, kH200), "");
 }
 
-TEST(GdnPlanTest, OneSequenceIsSpreadOverTwiceTheBlocks) {
-  EXPECT_EQ(plan_gdn_split(1, 48, kH200), 2);
-  EXPECT_EQ(plan_gdn_split(2, 48, kH200), 1);
-  EXPECT_EQ(plan_gdn_split(22, 3, kH200), 2);
-  EXPECT_EQ(plan_gdn_split(23, 3, kH200), 1);
+TEST(GdnPlanTest, FewHeadsHaveMultiprocessorsForThemselves) {
+  const GdnDecodePlan halves{.blocks_per_head = 2, .alone = true}, whole{.alone = true};
+  EXPECT_EQ(plan_gdn_decode(1, 48, kH200), halves);
+  EXPECT_EQ(plan_gdn_decode(2, 48, kH200), whole);
+  EXPECT_EQ(plan_gdn_decode(3, 48, kH200), GdnDecodePlan{});
+  EXPECT_EQ(plan_gdn_decode(22, 3, kH200), halves);
+  EXPECT_EQ(plan_gdn_decode(23, 3, kH200), whole);
+  EXPECT_EQ(plan_gdn_decode(44, 3, kH200), whole);
+  EXPECT_EQ(plan_gdn_decode(45, 3, kH200), GdnDecodePlan{});
 }
 
 TEST(GdnPlanTest, LaunchesThatWouldOverwriteTheirPastStoreItLater) {
@@ -108,6 +112,17 @@ TEST(GdnPlanTest, SlotsOfTwoSpansNeverMeet) {
       row_begin += rows;
     }
     ASSERT_LE(next_slot, gdn_num_slots(row_begin, num_spans));
+  }
+}
+
+TEST(GdnPlanTest, WindowsAreAlikeAndHoldAllSlots) {
+  EXPECT_EQ(plan_gdn_window(3), 3);
+  EXPECT_EQ(plan_gdn_window(gdn_num_slots(2048, 1)), 34);
+  EXPECT_EQ(plan_gdn_window(gdn_num_slots(8192, 1)), 33);
+  for (int slots = 1; slots < 300; ++slots) {
+    const int window = plan_gdn_window(slots);
+    ASSERT_LE(window, kGdnWindowSlots);
+    ASSERT_LT((slots + window - 1) / window, slots / kGdnWindowSlots + 2);
   }
 }
 

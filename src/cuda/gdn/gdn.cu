@@ -16,7 +16,20 @@ void launch_decode(Context& context, const ops::GdnArgs& args, bool writes_ring)
                       static_cast<unsigned>(args.shape.value_heads * Config::kSplit);
   launch(context,
          {.grid = dim3(blocks), .block = dim3(Config::kThreads), .cluster = Config::kSplit},
-         device::gdn_decode<Config>, args, context.batch(), writes_ring);
+         device::gdn_decode<Config>, args, context.batch(), writes_ring,
+         context.gpu().num_sms * Config::kBlocksPerSm / Config::kSplit);
+}
+
+void launch_decode(Context& context, const ops::GdnArgs& args, bool writes_ring) {
+  using device::GdnDecode;
+  const GdnDecodePlan plan =
+      plan_gdn_decode(context.batch().num_spans, args.shape.value_heads, context.gpu());
+  if (plan.blocks_per_head > 1)
+    launch_decode<GdnDecode<2, true>>(context, args, writes_ring);
+  else if (plan.alone)
+    launch_decode<GdnDecode<1, true>>(context, args, writes_ring);
+  else
+    launch_decode<GdnDecode<1, false>>(context, args, writes_ring);
 }
 
 void launch_generic(Context& context, const ops::GdnArgs& args) {
@@ -57,11 +70,8 @@ void launch_gdn(Context& context, const ops::GdnArgs& args) {
     stores_later = true;
   } else if (args.batch.role == ops::Role::kPrefill) {
     launch_gdn_prefill(context, args);
-  } else if (plan_gdn_split(context.batch().num_spans, args.shape.value_heads, context.gpu()) ==
-             1) {
-    launch_decode<device::GdnDecode<1>>(context, args, !stores_later);
   } else {
-    launch_decode<device::GdnDecode<2>>(context, args, !stores_later);
+    launch_decode(context, args, !stores_later);
   }
   if (stores_later) launch_store_ring(context, args);
 }

@@ -15,6 +15,7 @@ namespace tessera::cuda {
 /// Geometry of the sm_90a kernels; the number of heads is free.
 inline constexpr int kGdnDim = 128;  // of keys and of values
 inline constexpr int kGdnTaps = 4;
+inline constexpr size_t kGdnMatrixBytes = size_t{kGdnDim} * kGdnDim * sizeof(float);  // of a head
 
 /// Empty when the sm_90a kernels take these arguments, else the reason why not.
 constexpr std::string_view supports_gdn_sm90(const ops::GdnArgs& args, const GpuSpec& gpu) {
@@ -31,11 +32,20 @@ constexpr std::string_view supports_gdn_sm90(const ops::GdnArgs& args, const Gpu
   return {};
 }
 
-/// Blocks (of one cluster) that share a value head of one sequence in decode launches. The bits do
-/// not depend on it: columns of the matrix do not interact, and the norm adds halves in one order.
-constexpr int plan_gdn_split(int num_spans, int value_heads, const GpuSpec& gpu) {
+/// How the value heads of all sequences are spread over blocks in decode launches. The bits do not
+/// depend on it: columns of the matrix do not interact, and the norm adds halves in one order.
+struct GdnDecodePlan {
+  int blocks_per_head = 1;  // two form a cluster
+  bool alone = false;       // a block has a multiprocessor to itself
+
+  constexpr bool operator==(const GdnDecodePlan&) const = default;
+};
+
+constexpr GdnDecodePlan plan_gdn_decode(int num_spans, int value_heads, const GpuSpec& gpu) {
   constexpr int kHalves = 2;
-  return int64_t{num_spans} * value_heads * kHalves <= gpu.num_sms ? kHalves : 1;
+  const int64_t heads = int64_t{num_spans} * value_heads;
+  if (heads * kHalves <= gpu.num_sms) return {.blocks_per_head = kHalves, .alone = true};
+  return {.alone = heads <= gpu.num_sms};
 }
 
 /// Whether a launch may overwrite ring entries that its own first rows read: then its rows enter
@@ -75,7 +85,14 @@ constexpr int gdn_num_chunks(int64_t position, int num_rows) {
 }
 
 /// Prompt launches run window by window, so that scratch memory is bounded and mostly stays in L2.
-inline constexpr int kGdnWindowSlots = 32;
+/// A few more slots than 2048 rows fill: the slots that stay empty take no window of their own.
+inline constexpr int kGdnWindowSlots = 36;
+
+/// Slots of a window: all windows of a launch are alike.
+constexpr int plan_gdn_window(int slots) {
+  const int windows = (slots + kGdnWindowSlots - 1) / kGdnWindowSlots;
+  return windows == 0 ? 0 : (slots + windows - 1) / windows;
+}
 
 /// Byte offsets in scratch memory, of arrays over the slots of one window.
 struct GdnScratch {

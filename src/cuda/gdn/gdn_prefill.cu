@@ -15,7 +15,7 @@ void launch_gdn_prefill(Context& context, const ops::GdnArgs& args) {
   using device::GdnPrepare, device::GdnScan, device::GdnSystem;
   const device::Batch& batch = context.batch();
   const int slots = gdn_num_slots(args.batch.num_rows, batch.num_spans);
-  const int window = std::min(slots, kGdnWindowSlots);
+  const int window = plan_gdn_window(slots);
   device::GdnWorkspace work{.base = nullptr,
                             .layout = plan_gdn_scratch(args.shape, window),
                             .first_slot = 0,

@@ -3,26 +3,31 @@
 // there: convolution, unit keys and queries, gates, or rows left pending.
 #pragma once
 
+#include "cuda/device/cluster.cuh"
 #include "cuda/gdn/gdn_math.cuh"
 #include "cuda/gdn/gdn_plan.h"
 #include "cuda/gdn/gdn_step.cuh"
 
 namespace tessera::cuda::device {
 
-template <int kBlocksPerHead>
+/// Two blocks form a cluster; then, or when every block has a multiprocessor to itself (kAlone),
+/// warps without a part of the matrix help to stage rows, so that all are under way at once.
+template <int kBlocksPerHead, bool kAlone>
 struct GdnDecode {
   static constexpr int kSplit = kBlocksPerHead;
-  static constexpr int kColumns = kGdnDim / kSplit;  // value dims of a block
-  static constexpr int kWarps = kColumns / DeltaTile::kColumns;
+  static constexpr int kColumns = kGdnDim / kSplit;                  // value dims of a block
+  static constexpr int kCellWarps = kColumns / DeltaTile::kColumns;  // these hold the matrix
+  static constexpr int kWarps = kAlone ? 12 : kCellWarps;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kBlocksPerSm = 2 * kSplit;  // 128 registers a thread
+  static constexpr int kBlocksPerSm = kAlone ? 1 : 2;
+  static_assert(kAlone || kSplit == 1, "halves are for few heads");
 
   static constexpr int kHalf = kGdnDim / 2;  // columns behind one partial sum of the norm
   static constexpr int kHalves = kColumns / kHalf;
   static constexpr int kChannels = 2 * kGdnDim + kColumns;  // q, k and v that a block convolves
   static constexpr int kLaneChannels = 4;                   // kGdnDim / kWarp
   static constexpr int kValueLanes = kColumns / kLaneChannels;
-  static constexpr int kTileRows = 12;  // replayed and own rows in shared memory at once
+  static constexpr int kTileRows = 12;  // pending and own rows in shared memory at once
 };
 
 template <class Config>
@@ -30,11 +35,13 @@ struct GdnDecodeShared {
   float4 conv[kGdnTaps][Config::kChannels / 4];  // weights: q, k, v channels
   float4 norm[Config::kColumns / 4];
   alignas(ops::RowSpan) std::byte span[sizeof(ops::RowSpan)];
+  const std::byte* later_matrix;  // that this block fetches into the L2; may be nullptr
   float a_log, dt_bias;
   float4 query[Config::kTileRows][kGdnDim / 4];
   float4 key[Config::kTileRows][kGdnDim / 4];
-  float4 value[Config::kTileRows][Config::kColumns / 4];  // v, then o of the same row
-  float4 gate[Config::kTileRows][Config::kColumns / 4];   // norm weight times act(z)
+  float4 value[Config::kTileRows][Config::kColumns / 4];
+  float4 output[Config::kTileRows][Config::kColumns / 4];
+  float4 gate[Config::kTileRows][Config::kColumns / 4];  // norm weight times act(z)
   float log_decay[Config::kTileRows];
   float decay[Config::kTileRows];
   float beta[Config::kTileRows];
@@ -50,21 +57,24 @@ struct GdnDecodeShared {
 /// Which part of the launch a block works on, and its rows.
 template <class Config>
 struct GdnPiece {
-  int head, key_head, half;
-  int first_column;  // of the block, within the head
+  int head, key_head;
   bool writes_keys;  // ring entries of the q and k channels
   bool writes_ring;
   const std::byte* shared_span;
-  int replayed;  // rows before the own rows
+  int held;      // pending rows that a slot has room for: they come first, own rows follow
+  int replayed;  // how many of them count
 
+  /// Read anew like span().
+  __device__ int half() const { return Config::kSplit > 1 ? cluster_rank() : 0; }
+  /// Of the block, within the head.
+  __device__ int first_column() const { return half() * Config::kColumns; }
   __device__ int query_channel() const { return key_head * kGdnDim; }
   __device__ int key_channel(const ops::GdnArgs& args) const {
     return (args.shape.key_heads + key_head) * kGdnDim;
   }
   __device__ int value_channel(const ops::GdnArgs& args) const {
-    return 2 * args.shape.key_heads * kGdnDim + head * kGdnDim + first_column;
+    return 2 * args.shape.key_heads * kGdnDim + head * kGdnDim + first_column();
   }
-  __device__ bool is_own(int index) const { return index >= replayed; }
   /// Read anew at each use, so that neither it nor addresses that follow from it occupy registers
   /// beside the matrix.
   __device__ ops::RowSpan span() const {
@@ -83,11 +93,13 @@ __device__ __forceinline__ void load_constants(const ops::GdnArgs& args,
                                                const GdnPiece<Config>& piece,
                                                GdnDecodeShared<Config>& shared) {
   auto* by_tap = reinterpret_cast<float*>(shared.conv);
-  for (int at = static_cast<int>(threadIdx.x); at < Config::kChannels; at += Config::kThreads) {
-    const int channel = at < kGdnDim       ? piece.query_channel() + at
-                        : at < 2 * kGdnDim ? piece.key_channel(args) + at - kGdnDim
-                                           : piece.value_channel(args) + at - 2 * kGdnDim;
-    const float4 taps = __ldg(reinterpret_cast<const float4*>(args.conv_weight) + channel);
+  for (int first = warp_id() * kWarp; first < Config::kChannels; first += Config::kThreads) {
+    const int channel = first < kGdnDim       ? piece.query_channel() + first
+                        : first < 2 * kGdnDim ? piece.key_channel(args) + first - kGdnDim
+                                              : piece.value_channel(args) + first - 2 * kGdnDim;
+    const int at = first + lane_id();
+    const float4 taps =
+        __ldg(reinterpret_cast<const float4*>(args.conv_weight) + channel + lane_id());
     by_tap[at] = taps.x;
     by_tap[Config::kChannels + at] = taps.y;
     by_tap[2 * Config::kChannels + at] = taps.z;
@@ -96,7 +108,7 @@ __device__ __forceinline__ void load_constants(const ops::GdnArgs& args,
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < Config::kValueLanes)
     shared.norm[thread] =
-        __ldg(reinterpret_cast<const float4*>(args.norm + piece.first_column) + thread);
+        __ldg(reinterpret_cast<const float4*>(args.norm + piece.first_column()) + thread);
   if (thread == 0) {
     shared.a_log = __ldg(args.a_log + piece.head);
     shared.dt_bias = __ldg(args.dt_bias + piece.head);
@@ -140,7 +152,7 @@ __device__ __forceinline__ void stage_pending_row(const ops::GdnArgs& args,
   const int lane = lane_id();
   const auto* keys = reinterpret_cast<const float4*>(stored + layout.key_at(piece.head));
   const auto* values =
-      reinterpret_cast<const float4*>(stored + layout.value_at(piece.head) + piece.first_column);
+      reinterpret_cast<const float4*>(stored + layout.value_at(piece.head) + piece.first_column());
   shared.key[row][lane] = __ldcg(keys + lane);
   if (lane < Config::kValueLanes) shared.value[row][lane] = __ldcg(values + lane);
   if (lane == 0) {
@@ -181,14 +193,14 @@ struct TapRows {
 /// One warp prepares the unit key and query of an own row.
 template <class Config>
 __device__ __forceinline__ void stage_own_keys(const ops::GdnArgs& args,
-                                               const GdnPiece<Config>& piece, int index, int row,
+                                               const GdnPiece<Config>& piece, int own_row, int row,
                                                GdnDecodeShared<Config>& shared) {
   constexpr float kQueryScale = 0x1.6a09e6p-4F;  // kGdnDim^-0.5
   constexpr int kStride = Config::kChannels / 4;
   const int lane = lane_id();
   const int query_channel = piece.query_channel() + lane * Config::kLaneChannels;
   const int key_channel = piece.key_channel(args) + lane * Config::kLaneChannels;
-  const TapRows taps(args, piece.span(), index - piece.replayed);
+  const TapRows taps(args, piece.span(), own_row);
   uint2 queries[kGdnTaps], keys[kGdnTaps];
   taps.load(query_channel, queries);
   taps.load(key_channel, keys);
@@ -210,17 +222,16 @@ __device__ __forceinline__ void stage_own_keys(const ops::GdnArgs& args,
 /// One warp prepares the values, the gates and the output gate of an own row.
 template <class Config>
 __device__ __forceinline__ void stage_own_values(const ops::GdnArgs& args,
-                                                 const GdnPiece<Config>& piece, int index, int row,
-                                                 GdnDecodeShared<Config>& shared) {
+                                                 const GdnPiece<Config>& piece, int own_row,
+                                                 int row, GdnDecodeShared<Config>& shared) {
   const int lane = lane_id();
-  const size_t gate_at =
-      gate_index(args, piece.span().row_begin + index - piece.replayed, piece.head);
+  const size_t gate_at = gate_index(args, piece.span().row_begin + own_row, piece.head);
   const float a = __ldcg(args.a + gate_at), b = __ldcg(args.b + gate_at);
   if (lane < Config::kValueLanes) {
-    const Bf16* zs = static_cast<const Bf16*>(args.z) + gate_at * kGdnDim + piece.first_column;
+    const Bf16* zs = static_cast<const Bf16*>(args.z) + gate_at * kGdnDim + piece.first_column();
     const uint2 z = __ldcg(reinterpret_cast<const uint2*>(zs) + lane);
     const int channel = piece.value_channel(args) + lane * Config::kLaneChannels;
-    const TapRows taps(args, piece.span(), index - piece.replayed);
+    const TapRows taps(args, piece.span(), own_row);
     uint2 values[kGdnTaps];
     taps.load(channel, values);
     if (piece.writes_ring) taps.keep(channel, values[kGdnTaps - 1]);
@@ -237,6 +248,29 @@ __device__ __forceinline__ void stage_own_values(const ops::GdnArgs& args,
     shared.log_decay[row] = g;
     shared.decay[row] = expf(g);
     shared.beta[row] = quick_sigmoid(b);
+  }
+}
+
+/// Rows first .. first + rows - 1 of the launch (pending ones first) into shared memory. Own rows
+/// are begun first, two tasks of a warp each. How many pending rows count may still be under way:
+/// whoever has nothing else to do fetches one anyway.
+template <class Config>
+__device__ __forceinline__ void stage_rows(const ops::GdnArgs& args, const GdnPiece<Config>& piece,
+                                           int first, int rows, GdnDecodeShared<Config>& shared) {
+  const int pending = min(max(piece.held - first, 0), rows);
+  const int own_tasks = 2 * (rows - pending);
+  for (int task = warp_id(); task < own_tasks + pending; task += Config::kWarps) {
+    if (task >= own_tasks) {
+      const int row = task - own_tasks;
+      if (task >= Config::kWarps && first + row >= piece.replayed) break;
+      stage_pending_row<Config>(args, piece, first + row, row, shared);
+      continue;
+    }
+    const int row = pending + task / 2, own_row = first + row - piece.held;
+    if (task % 2 == 0)
+      stage_own_keys<Config>(args, piece, own_row, row, shared);
+    else
+      stage_own_values<Config>(args, piece, own_row, row, shared);
   }
 }
 

@@ -51,11 +51,12 @@ struct DeltaTile {
 };
 
 /// What a token brings to one value head, in shared memory: `key` and `query` [128], `value` the
-/// warp's 16 columns of v, replaced by those of o.
+/// warp's 16 columns of v, `output` the place of those of o.
 struct DeltaToken {
   const float* key;
   const float* query;
-  float* value;
+  const float* value;
+  float* output;
   float decay;
   float beta;
   float key_query;
@@ -140,9 +141,8 @@ __device__ __forceinline__ void delta_step(DeltaTile& tile, const DeltaToken& to
     updates[column_of_four] = __shfl_sync(kAllLanes, update, column_of_four * 4 + lane_id() % 4);
   if constexpr (!kReplay) {
     const float own = __shfl_xor_sync(kAllLanes, update, 16);
-    // Nobody reads v any more: the shuffles above waited for it.
     if (!DeltaTile::holds_key_sums())
-      token.value[column] = __fmaf_rn(token.key_query, own, __fmul_rn(token.decay, sum));
+      token.output[column] = __fmaf_rn(token.key_query, own, __fmul_rn(token.decay, sum));
   }
 #pragma unroll
   for (int quad = 0; quad < DeltaTile::kQuads; ++quad) {
