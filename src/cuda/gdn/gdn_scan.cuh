@@ -3,12 +3,14 @@
 // With S the state at the entry of a chunk (columns do not interact):
 //   r = beta (v - e^G S^T k);  u = T r;  o = e^G S^T q + P u;  S' = e^(G_last) S + k (e^(G_last -
 //   G) u)^T
-// A warp keeps 16 columns of S as FP32 accumulators of S^T: what a product leaves in registers is
-// the left operand of the next, so that warps meet at the copies of the inputs only.
+// A warpgroup keeps S^T [64 x 128] as FP32 accumulators: what a product leaves in registers is,
+// packed, the left operand of the next (wgmma), so that warps meet at the copies of the inputs
+// only.
 #pragma once
 
 #include "cuda/device/copy.cuh"
 #include "cuda/device/pdl.cuh"
+#include "cuda/device/wgmma_left.cuh"
 #include "cuda/gdn/gdn_math.cuh"
 #include "cuda/gdn/gdn_tiles.cuh"
 
@@ -22,15 +24,22 @@ struct GdnScan {
   static constexpr int kStrips = ops::kGdnChunk / 8;  // of 8 tokens
   static constexpr int kSteps = ops::kGdnChunk / 16;  // of 16 tokens
   static constexpr int kKeyStrips = kGdnDim / 8;      // of 8 key dims
+  static constexpr int kKeySteps = kGdnDim / 16;      // of 16 key dims
+  // Accumulators of a lane: 4 for each strip of 8 tokens or key dims.
+  static constexpr int kTokenCells = 4 * kStrips;
+  static constexpr int kStateCells = 4 * kKeyStrips;
 };
 
-struct alignas(128) GdnScanStage {
+struct alignas(1024) GdnScanStage {
   std::byte keys[KeyTile::kBytes];
   std::byte queries[KeyTile::kBytes];
   std::byte solve[SquareTile::kBytes];      // T
   std::byte attention[SquareTile::kBytes];  // P
   std::byte values[SquareTile::kBytes];     // v, replaced by o
   GdnChunkGates gates;
+
+  static constexpr size_t kCopied =
+      sizeof keys + sizeof queries + sizeof solve + sizeof attention + sizeof values + sizeof gates;
 };
 
 struct GdnScanShared {
@@ -40,7 +49,7 @@ struct GdnScanShared {
   uint64_t empty[GdnScan::kStages];  // every warp is done with it
 };
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /// The chunks of one span that lie in the window, and whose columns this block holds.
 struct GdnScanPiece {
@@ -61,7 +70,7 @@ __device__ __forceinline__ void copy_chunks(const GdnWorkspace& work, const GdnS
     GdnScanStage& stage = shared.stage[at];
     Barrier* full = &shared.full[at];
     const int slot = piece.first_slot + chunk;
-    arrive_expect(full, sizeof(GdnScanStage));
+    arrive_expect(full, static_cast<uint32_t>(GdnScanStage::kCopied));
     copy_bulk(stage.keys, work.keys(slot, piece.key_head), sizeof stage.keys, full);
     copy_bulk(stage.queries, work.queries(slot, piece.key_head), sizeof stage.queries, full);
     copy_bulk(stage.solve, work.systems(slot, piece.head),
@@ -71,48 +80,61 @@ __device__ __forceinline__ void copy_chunks(const GdnWorkspace& work, const GdnS
   }
 }
 
-/// Accumulators of two neighbouring strips as the left operand of one step, in BF16.
-__device__ __forceinline__ void as_operand(const float (&first)[4], const float (&second)[4],
+/// Accumulators of two neighbouring strips, from `first` on, as the left operand of one step.
+template <int kCount>
+__device__ __forceinline__ void as_operand(const float (&in)[kCount], int first,
                                            uint32_t (&out)[4]) {
-  out[0] = pack_bf16(first[0], first[1]);
-  out[1] = pack_bf16(first[2], first[3]);
-  out[2] = pack_bf16(second[0], second[1]);
-  out[3] = pack_bf16(second[2], second[3]);
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair)
+    out[pair] = pack_bf16(in[first + 2 * pair], in[first + 2 * pair + 1]);
+}
+template <int kCount, int kSteps>
+__device__ __forceinline__ void as_operands(const float (&in)[kCount], uint32_t (&out)[kSteps][4]) {
+  static_assert(kCount == 8 * kSteps);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) as_operand(in, 8 * step, out[step]);
 }
 
-/// out[16 columns x 64 tokens] += S^T tile^T for a tile of keys or queries.
+/// Starts out[64 columns x 64 tokens] += S^T tile^T for a tile of keys or queries.
 template <class Config>
-__device__ __forceinline__ void multiply_state(const uint32_t (&state)[Config::kKeyStrips / 2][4],
+__device__ __forceinline__ void multiply_state(const uint32_t (&state)[Config::kKeySteps][4],
                                                const std::byte* tile,
-                                               float (&out)[Config::kStrips][4]) {
+                                               float (&out)[Config::kTokenCells]) {
+  constexpr int kSlabSteps = KeyTile::kSlabUnits / 2;  // of 16 dims
 #pragma unroll
-  for (int unit = 0; unit < KeyTile::kUnits; unit += 4) {
-#pragma unroll
-    for (int strip = 0; strip < Config::kStrips; ++strip) {
-      uint32_t right[4];
-      load_matrix_x4(right, KeyTile::strip(tile, strip * 8, unit));
-      mma_m16n8k16(out[strip], state[unit / 2], {right[0], right[1]});
-      mma_m16n8k16(out[strip], state[unit / 2 + 1], {right[2], right[3]});
-    }
+  for (int step = 0; step < Config::kKeySteps; ++step) {
+    const std::byte* slab = tile + step / kSlabSteps * KeyTile::kSlabBytes;
+    multiply_left(
+        out, state[step],
+        tile_descriptor(slab) + static_cast<uint64_t>(step % kSlabSteps) * kDescriptorK16);
   }
+  commit_products();
 }
 
-/// out[16 columns x 64 tokens] += left[16 x 64] triangle^T; steps beyond the diagonal are zero.
+/// Starts out[64 columns x 64 tokens] += left[64 x 64] square^T; `square` is zero above the
+/// diagonal.
 template <class Config>
-__device__ __forceinline__ void multiply_triangle(const uint32_t (&left)[Config::kSteps][4],
-                                                  const std::byte* triangle,
-                                                  float (&out)[Config::kStrips][4]) {
+__device__ __forceinline__ void multiply_square(const uint32_t (&left)[Config::kSteps][4],
+                                                const std::byte* square,
+                                                float (&out)[Config::kTokenCells]) {
 #pragma unroll
-  for (int unit = 0; unit < SquareTile::kUnits; unit += 4) {
+  for (int step = 0; step < Config::kSteps; ++step)
+    multiply_left(out, left[step],
+                  tile_descriptor(square) + static_cast<uint64_t>(step) * kDescriptorK16);
+  commit_products();
+}
+
+/// Starts state += kept[64 columns x 64 tokens] keys.
+template <class Config>
+__device__ __forceinline__ void update_state(const uint32_t (&kept)[Config::kSteps][4],
+                                             const std::byte* keys,
+                                             float (&state)[Config::kStateCells]) {
 #pragma unroll
-    for (int strip = 0; strip < Config::kStrips; ++strip) {
-      if (unit > strip) continue;
-      uint32_t right[4];
-      load_matrix_x4(right, SquareTile::strip(triangle, strip * 8, unit));
-      mma_m16n8k16(out[strip], left[unit / 2], {right[0], right[1]});
-      if (unit + 2 <= strip) mma_m16n8k16(out[strip], left[unit / 2 + 1], {right[2], right[3]});
-    }
-  }
+  for (int step = 0; step < Config::kSteps; ++step)
+    multiply_left_columns(state, kept[step],
+                          columns_descriptor(keys, KeyTile::kSlabBytes) +
+                              static_cast<uint64_t>(step) * kDescriptorRows16);
+  commit_products();
 }
 
 /// This lane's factors of the two tokens of a strip.
@@ -120,46 +142,44 @@ __device__ __forceinline__ float2 pair_of(const float* factors, int strip) {
   return *reinterpret_cast<const float2*>(factors + strip * 8 + lane_id() % 4 * 2);
 }
 
-/// r of two strips as a left operand; `known` holds S^T k.
-__device__ __forceinline__ void residual(const float (&known)[2][4], GdnScanStage& stage, int strip,
-                                         int value_unit, uint32_t (&out)[4]) {
-  uint32_t values[4];
-  load_matrix_x4_transposed(values, SquareTile::transposed(stage.values, strip * 8, value_unit));
-  float rest[2][4];
+/// r of all strips as left operands; `known` holds S^T k.
+template <class Config>
+__device__ __forceinline__ void residuals(const float (&known)[Config::kTokenCells],
+                                          GdnScanStage& stage, int value_unit,
+                                          uint32_t (&out)[Config::kSteps][4]) {
 #pragma unroll
-  for (int index = 0; index < 2; ++index) {
-    const float2 decay = pair_of(stage.gates.from_entry, strip + index);
-    const float2 beta = pair_of(stage.gates.beta, strip + index);
-    const float2 upper = unpack_bf16(values[2 * index]);
-    const float2 lower = unpack_bf16(values[2 * index + 1]);
-    rest[index][0] = beta.x * fmaf(-decay.x, known[index][0], upper.x);
-    rest[index][1] = beta.y * fmaf(-decay.y, known[index][1], upper.y);
-    rest[index][2] = beta.x * fmaf(-decay.x, known[index][2], lower.x);
-    rest[index][3] = beta.y * fmaf(-decay.y, known[index][3], lower.y);
+  for (int strip = 0; strip < Config::kStrips; strip += 2) {
+    uint32_t values[4];
+    load_matrix_x4_transposed(values, SquareTile::transposed(stage.values, strip * 8, value_unit));
+    float rest[8];
+#pragma unroll
+    for (int index = 0; index < 2; ++index) {
+      const float2 decay = pair_of(stage.gates.from_entry, strip + index);
+      const float2 beta = pair_of(stage.gates.beta, strip + index);
+      const float2 upper = unpack_bf16(values[2 * index]);
+      const float2 lower = unpack_bf16(values[2 * index + 1]);
+      const int at = 4 * index, from = 4 * (strip + index);
+      rest[at] = beta.x * fmaf(-decay.x, known[from], upper.x);
+      rest[at + 1] = beta.y * fmaf(-decay.y, known[from + 1], upper.y);
+      rest[at + 2] = beta.x * fmaf(-decay.x, known[from + 2], lower.x);
+      rest[at + 3] = beta.y * fmaf(-decay.y, known[from + 3], lower.y);
+    }
+    as_operand(rest, 0, out[strip / 2]);
   }
-  as_operand(rest[0], rest[1], out);
 }
 
 /// Scales the token columns of accumulators.
 template <class Config>
 __device__ __forceinline__ void scale_tokens(const float* factors,
-                                             float (&out)[Config::kStrips][4]) {
+                                             float (&out)[Config::kTokenCells]) {
 #pragma unroll
   for (int strip = 0; strip < Config::kStrips; ++strip) {
     const float2 factor = pair_of(factors, strip);
-    out[strip][0] *= factor.x;
-    out[strip][1] *= factor.y;
-    out[strip][2] *= factor.x;
-    out[strip][3] *= factor.y;
+    out[4 * strip] *= factor.x;
+    out[4 * strip + 1] *= factor.y;
+    out[4 * strip + 2] *= factor.x;
+    out[4 * strip + 3] *= factor.y;
   }
-}
-
-template <class Config>
-__device__ __forceinline__ void as_operands(const float (&in)[Config::kStrips][4],
-                                            uint32_t (&out)[Config::kSteps][4]) {
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step)
-    as_operand(in[2 * step], in[2 * step + 1], out[step]);
 }
 
 /// o of the warp's columns through shared memory (in place of v, which this warp alone reads) to
@@ -167,13 +187,13 @@ __device__ __forceinline__ void as_operands(const float (&in)[Config::kStrips][4
 template <class Config>
 __device__ __forceinline__ void store_outputs(const ops::GdnArgs& args, const GdnScanPiece& piece,
                                               const GdnChunkRows& at, int value_unit,
-                                              const float (&o)[Config::kStrips][4],
+                                              const float (&o)[Config::kTokenCells],
                                               GdnScanStage& stage) {
   const int lane = lane_id();
 #pragma unroll
   for (int strip = 0; strip < Config::kStrips; strip += 2) {
     uint32_t packed[4];
-    as_operand(o[strip], o[strip + 1], packed);
+    as_operand(o, 4 * strip, packed);
     store_matrix_x4_transposed(SquareTile::transposed(stage.values, strip * 8, value_unit), packed);
   }
   __syncwarp();  // rows of all lanes are there
@@ -190,64 +210,68 @@ __device__ __forceinline__ void store_outputs(const ops::GdnArgs& args, const Gd
   }
 }
 
-/// One chunk of one warp: state [key strips] is S^T of its 16 columns.
+/// One chunk; state holds S^T of the warp's 16 columns. Products run while the results of earlier
+/// ones are turned into operands: S^T q behind r, o behind the update of the state. The state is
+/// scaled before the first product: while any runs, the compiler gives up and makes each one wait.
 template <class Config>
 __device__ __forceinline__ void run_chunk(const ops::GdnArgs& args, const GdnScanPiece& piece,
                                           const GdnChunkRows& at, GdnScanStage& stage,
-                                          float (&state)[Config::kKeyStrips][4]) {
+                                          float (&state)[Config::kStateCells]) {
   const int value_unit = warp_id() * 2;
-  uint32_t entry[Config::kKeyStrips / 2][4];
-#pragma unroll
-  for (int step = 0; step < Config::kKeyStrips / 2; ++step)
-    as_operand(state[2 * step], state[2 * step + 1], entry[step]);
-
-  uint32_t updates[Config::kSteps][4], kept[Config::kSteps][4];
-  {
-    float known[Config::kStrips][4] = {};
-    multiply_state<Config>(entry, stage.keys, known);
-    uint32_t rest[Config::kSteps][4];
-#pragma unroll
-    for (int step = 0; step < Config::kSteps; ++step) {
-      float pair[2][4];
-#pragma unroll
-      for (int element = 0; element < 4; ++element) {
-        pair[0][element] = known[2 * step][element];
-        pair[1][element] = known[2 * step + 1][element];
-      }
-      residual(pair, stage, 2 * step, value_unit, rest[step]);
-    }
-    float update[Config::kStrips][4] = {};
-    multiply_triangle<Config>(rest, stage.solve, update);
-    as_operands<Config>(update, updates);
-    scale_tokens<Config>(stage.gates.to_exit, update);
-    as_operands<Config>(update, kept);
-  }
-  float out[Config::kStrips][4] = {};
-  multiply_state<Config>(entry, stage.queries, out);
-  scale_tokens<Config>(stage.gates.from_entry, out);
-  multiply_triangle<Config>(updates, stage.attention, out);
-  store_outputs<Config>(args, piece, at, value_unit, out, stage);
-
+  uint32_t entry[Config::kKeySteps][4];
+  as_operands(state, entry);
+  float known[Config::kTokenCells] = {}, out[Config::kTokenCells] = {};
   const float decay = stage.gates.from_entry[ops::kGdnChunk - 1];
 #pragma unroll
-  for (auto& strip : state)
-#pragma unroll
-    for (float& cell : strip) cell *= decay;
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step) {
-#pragma unroll
-    for (int strip = 0; strip < Config::kKeyStrips; strip += 2) {
-      uint32_t right[4];
-      load_matrix_x4_transposed(right, KeyTile::square(stage.keys, step * 16, strip));
-      mma_m16n8k16(state[strip], kept[step], {right[0], right[1]});
-      mma_m16n8k16(state[strip + 1], kept[step], {right[2], right[3]});
-    }
-  }
+  for (float& cell : state) cell *= decay;
+  pin_operands(entry);
+  pin_registers(state);
+  pin_registers(known);
+  pin_registers(out);
+  begin_products();
+  multiply_state<Config>(entry, stage.keys, known);
+  multiply_state<Config>(entry, stage.queries, out);
+  wait_products<1>();
+  pin_registers(known);
+
+  uint32_t rest[Config::kSteps][4];
+  residuals<Config>(known, stage, value_unit, rest);
+  float update[Config::kTokenCells] = {};
+  pin_operands(rest);
+  pin_registers(update);
+  begin_products();
+  multiply_square<Config>(rest, stage.solve, update);
+  wait_products<1>();
+  pin_operands(entry);
+  pin_registers(out);
+  scale_tokens<Config>(stage.gates.from_entry, out);
+  wait_products<0>();
+  pin_operands(rest);
+  pin_registers(update);
+
+  uint32_t updates[Config::kSteps][4], kept[Config::kSteps][4];
+  as_operands(update, updates);
+  scale_tokens<Config>(stage.gates.to_exit, update);
+  as_operands(update, kept);
+  pin_operands(updates);
+  pin_operands(kept);
+  pin_registers(out);
+  pin_registers(state);
+  begin_products();
+  multiply_square<Config>(updates, stage.attention, out);
+  update_state<Config>(kept, stage.keys, state);
+  wait_products<1>();
+  pin_operands(updates);
+  pin_registers(out);
+  store_outputs<Config>(args, piece, at, value_unit, out, stage);
+  wait_products<0>();
+  pin_operands(kept);
+  pin_registers(state);
 }
 
 /// Calls fn(cell of the accumulators, its place in the matrix [128 key dims, 128]).
 template <class Config, class Fn>
-__device__ __forceinline__ void for_each_cell(float* matrix, float (&state)[Config::kKeyStrips][4],
+__device__ __forceinline__ void for_each_cell(float* matrix, float (&state)[Config::kStateCells],
                                               Fn&& fn) {
   const int lane = lane_id();
   float* first = matrix + lane % 4 * 2 * kGdnDim + lane / 4;  // key dims 2t, value dim g
@@ -255,7 +279,7 @@ __device__ __forceinline__ void for_each_cell(float* matrix, float (&state)[Conf
   for (int strip = 0; strip < Config::kKeyStrips; ++strip) {
 #pragma unroll
     for (int element = 0; element < 4; ++element)
-      fn(state[strip][element], first + (strip * 8 + element % 2) * kGdnDim + element / 2 * 8);
+      fn(state[4 * strip + element], first + (strip * 8 + element % 2) * kGdnDim + element / 2 * 8);
   }
 }
 
@@ -265,9 +289,9 @@ __device__ __forceinline__ void for_each_cell(float* matrix, float (&state)[Conf
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     gdn_scan(const ops::GdnArgs args, const Batch batch, const GdnWorkspace work) {
-#if __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kHalves = kGdnDim / Config::kColumns;
-  extern __shared__ __align__(128) std::byte memory[];
+  extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<GdnScanShared*>(memory);
   if (threadIdx.x == 0) {
     for (int at = 0; at < Config::kStages; ++at) {
@@ -298,7 +322,7 @@ __global__ void __launch_bounds__(Config::kThreads)
   float* matrix = reinterpret_cast<float*>(piece.span.slot + args.matrix_offset) +
                   static_cast<size_t>(piece.head) * kGdnDim * kGdnDim +
                   piece.half * Config::kColumns + warp_id() * 16;
-  float state[Config::kKeyStrips][4];
+  float state[Config::kStateCells];
   for_each_cell<Config>(matrix, state, [](float& cell, const float* at) { cell = *at; });
   for (int chunk = piece.begin; chunk < piece.end; ++chunk) {
     const int index = chunk - piece.begin, stage = index % Config::kStages;

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of the chunked form, as they lie in scratch and in shared memory: 16-byte units swapped
-// within 128 bytes, so that eight rows of one unit fall into different banks. Which chunk a slot
-// holds.
+// Tiles of the chunked form, as they lie in scratch and in shared memory: slabs of 64 dims, their
+// rows of 128 bytes with the swizzle of wgmma, so that eight rows of one unit fall into different
+// banks. Which chunk a slot holds.
 #pragma once
 
 #include "cuda/device/batch.cuh"
 #include "cuda/device/mma.cuh"
 #include "cuda/device/reduce.cuh"
+#include "cuda/device/wgmma.cuh"
 #include "cuda/gdn/gdn_plan.h"
 
 namespace tessera::cuda::device {
 
-/// A tile of kGdnChunk rows of kRowBytes; 128 bytes hold 64 dims, 256 bytes hold 128.
+/// A tile of kGdnChunk rows of kRowBytes; 128 bytes hold 64 dims, one slab. In shared memory, where
+/// wgmma reads it, it starts at a multiple of 1024 bytes.
 template <int kRowBytes>
 struct GdnTile {
   static constexpr int kUnitBytes = 16;
   static constexpr int kUnitElements = kUnitBytes / 2;
   static constexpr int kUnits = kRowBytes / kUnitBytes;
-  static constexpr int kSwappedRows = 8;
+  static constexpr int kSlabUnits = kSwizzleBytes / kUnitBytes;
+  static constexpr int kSlabBytes = ops::kGdnChunk * kSwizzleBytes;
   static constexpr size_t kBytes = size_t{ops::kGdnChunk} * kRowBytes;
 
   __device__ static int offset(int row, int unit) {
-    return row * kRowBytes + (unit ^ (row % kSwappedRows)) * kUnitBytes;
+    return unit / kSlabUnits * kSlabBytes + swizzled_offset(row, unit % kSlabUnits);
   }
   /// What this lane gives to a matrix load or store: rows from `row` on, a multiple of 16 (strip:
   /// of 8), units from `unit` on, a multiple of 2 (strip: of 4). `row` and `unit` become immediate
@@ -31,26 +34,26 @@ struct GdnTile {
   /// then {out[0], out[1]} belong to unit `unit` and {out[2], out[3]} to the next.
   __device__ static const std::byte* square(const std::byte* tile, int row, int unit) {
     const auto lane = static_cast<unsigned>(lane_id());
-    return at(tile, row, unit, lane % 16 * kRowBytes, lane / 16 ^ lane % 8);
+    return at(tile, row, unit, lane % 16 * kSwizzleBytes, lane / 16 ^ lane % 8);
   }
   /// 8 rows x 32 dims as the right operands of two products over the dims.
   __device__ static const std::byte* strip(const std::byte* tile, int row, int unit) {
     const auto lane = static_cast<unsigned>(lane_id());
-    return at(tile, row, unit, lane % 8 * kRowBytes, lane / 8 ^ lane % 8);
+    return at(tile, row, unit, lane % 8 * kSwizzleBytes, lane / 8 ^ lane % 8);
   }
   /// 16 rows x 16 dims to be read or written transposed: {out[0], out[1]} are the first eight rows.
   __device__ static std::byte* transposed(std::byte* tile, int row, int unit) {
     const auto lane = static_cast<unsigned>(lane_id());
     const unsigned lane_row = lane / 16 * 8 + lane % 8;
     return const_cast<std::byte*>(
-        at(tile, row, unit, lane_row * kRowBytes, lane / 8 % 2 ^ lane % 8));
+        at(tile, row, unit, lane_row * kSwizzleBytes, lane / 8 % 2 ^ lane % 8));
   }
 
  private:
   __device__ static const std::byte* at(const std::byte* tile, int row, int unit,
                                         unsigned lane_bytes, unsigned lane_unit) {
-    const auto swapped = static_cast<unsigned>(unit % kSwappedRows) * kUnitBytes;
-    return tile + row * kRowBytes + unit / kSwappedRows * kSwappedRows * kUnitBytes +
+    const auto swapped = static_cast<unsigned>(unit % kSlabUnits) * kUnitBytes;
+    return tile + unit / kSlabUnits * kSlabBytes + row * kSwizzleBytes +
            ((lane_bytes + lane_unit * kUnitBytes) ^ swapped);
   }
 };
