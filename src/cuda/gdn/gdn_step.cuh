@@ -5,6 +5,7 @@
 // includes this, replayed or new, whatever the compiler would like to contract.
 #pragma once
 
+#include "cuda/device/ordered_math.cuh"
 #include "cuda/device/reduce.cuh"
 
 namespace tessera::cuda::device {
@@ -77,11 +78,26 @@ __device__ __forceinline__ void add_update(float key, const float (&updates)[4],
   cell.w = __fmaf_rn(key, updates[3], cell.w);
 }
 
+/// Decays the cells of rows kFirst .. kEnd - 1.
+template <int kFirst, int kEnd>
+__device__ __forceinline__ void decay_rows(DeltaTile& tile, float decay) {
+#pragma unroll
+  for (int row = kFirst; row < kEnd; ++row) {
+    multiply_here(tile.cell[row].x, decay);
+    multiply_here(tile.cell[row].y, decay);
+    multiply_here(tile.cell[row].z, decay);
+    multiply_here(tile.cell[row].w, decay);
+  }
+}
+
 /// Adds up over the eight groups of lanes. First over lanes 16 apart, where low lanes keep the key
 /// sums and high lanes the query sums, then each half of the lanes keeps half of the columns,
-/// twice. A replayed token has key sums only; the pairs that are added stay the same.
+/// twice. A replayed token has key sums only; the pairs that are added stay the same. The decay of
+/// the cells does not wait for the sums: it fills the latency of the exchanges.
 template <bool kReplay>
-__device__ __forceinline__ float reduce_products(const float (&key)[4], const float (&query)[4]) {
+__device__ __forceinline__ float reduce_products(const float (&key)[4], const float (&query)[4],
+                                                 float decay, DeltaTile& tile) {
+  constexpr int kFirstCut = DeltaTile::kRows * 3 / 8, kSecondCut = DeltaTile::kRows * 11 / 16;
   const int lane = lane_id();
   const auto exchange = [](float keep, float give, int step) {
     return __fadd_rn(keep, __shfl_xor_sync(kAllLanes, give, step));
@@ -94,10 +110,14 @@ __device__ __forceinline__ float reduce_products(const float (&key)[4], const fl
     const float give = kReplay || !low ? key[column] : query[column];
     four[column] = exchange(keep, give, 16);
   }
+  decay_rows<0, kFirstCut>(tile, decay);
   const bool right = (lane & 8) != 0, odd = (lane & 4) != 0;
   const float first = exchange(right ? four[2] : four[0], right ? four[0] : four[2], 8);
   const float second = exchange(right ? four[3] : four[1], right ? four[1] : four[3], 8);
-  return exchange(odd ? second : first, odd ? first : second, 4);
+  decay_rows<kFirstCut, kSecondCut>(tile, decay);
+  const float sum = exchange(odd ? second : first, odd ? first : second, 4);
+  decay_rows<kSecondCut, DeltaTile::kRows>(tile, decay);
+  return sum;
 }
 
 /// All lanes of the warp take part. kReplay: updates the matrix only.
@@ -124,15 +144,7 @@ __device__ __forceinline__ void delta_step(DeltaTile& tile, const DeltaToken& to
   }
   const int column = DeltaTile::summed_column();
   const float value = token.value[column];
-  const float sum = reduce_products<kReplay>(along_key, along_query);
-  // The decay does not wait for the sums: it fills the latency of the exchange.
-#pragma unroll
-  for (float4& cell : tile.cell) {
-    cell.x = __fmul_rn(cell.x, token.decay);
-    cell.y = __fmul_rn(cell.y, token.decay);
-    cell.z = __fmul_rn(cell.z, token.decay);
-    cell.w = __fmul_rn(cell.w, token.decay);
-  }
+  const float sum = reduce_products<kReplay>(along_key, along_query, token.decay, tile);
   // Meaningful on the lanes that hold key sums; the others fetch it from there.
   const float update = __fmul_rn(token.beta, __fmaf_rn(-token.decay, sum, value));
   float updates[4];
