@@ -6,6 +6,7 @@
 
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/copy.cuh"
+#include "cuda/device/ordered_math.cuh"
 #include "cuda/device/pdl.cuh"
 #include "cuda/device/prefetch.cuh"
 #include "cuda/gdn/gdn_stage.cuh"
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   float* const cells = warp_cells<Config>(args, piece, span.slot);
   DeltaTile tile;
   if (has_cells && !loads_late) tile.load<kGdnDim>(cells);
-  piece.replayed = args.verify ? accepted_rows(args, span) : 0;
+  piece.count = args.verify ? accepted_count(args, span) : 0;
   const int total = piece.held + span.num_rows;
   __syncthreads();                                   // the constants and the span are there
   if constexpr (Config::kSplit > 1) cluster_wait();  // the other block runs
@@ -224,11 +225,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     __syncthreads();  // the rows of the tile are there
 
     if (has_cells) {
-      const int replayed = min(piece.replayed - first, rows);
+      const int accepted = args.verify ? accepted_rows(args, known_here(piece.count)) : 0;
+      const int replayed = min(accepted - first, rows);
       for (int row = 0; row < replayed; ++row) {
         run_row<true, Config>(tile, row, shared);
         if (first + row == 0) prefetch_later<Config>(shared);
-        if (first + row + 1 == piece.replayed) tile.store<kGdnDim>(cells);
+        if (first + row + 1 == accepted) tile.store<kGdnDim>(cells);
       }
       for (int row = max(piece.held - first, 0); row < rows; ++row) {
         run_row<false, Config>(tile, row, shared);

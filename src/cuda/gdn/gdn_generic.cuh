@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   float* matrix =
       reinterpret_cast<float*>(span.slot + args.matrix_offset) + static_cast<size_t>(head) * cells;
   if (args.verify) {
-    const int replayed = accepted_rows(args, span);
+    const int replayed = accepted_rows(args, accepted_count(args, span));
     for (int index = 0; index < replayed; ++index) {
       restore_token<Config>(args, span, index, head, token);
       generic_step<Config>(shape, token, false, matrix);

@@ -50,9 +50,11 @@ __device__ __forceinline__ size_t gate_index(const ops::GdnArgs& args, int launc
          static_cast<size_t>(head);
 }
 
-/// How many pending rows of the slot count.
-__device__ __forceinline__ int accepted_rows(const ops::GdnArgs& args, const ops::RowSpan& span) {
-  const int count = *reinterpret_cast<const int32_t*>(span.slot + args.pending_offset);
+/// How many pending rows of the slot count: what the slot says, and cut to what can be.
+__device__ __forceinline__ int accepted_count(const ops::GdnArgs& args, const ops::RowSpan& span) {
+  return *reinterpret_cast<const int32_t*>(span.slot + args.pending_offset);
+}
+__device__ __forceinline__ int accepted_rows(const ops::GdnArgs& args, int count) {
   return min(max(count, 0), args.pending_rows);
 }
 __device__ __forceinline__ float* pending_row(const ops::GdnArgs& args, const ops::RowSpan& span,

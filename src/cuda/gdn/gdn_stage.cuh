@@ -61,8 +61,8 @@ struct GdnPiece {
   bool writes_keys;  // ring entries of the q and k channels
   bool writes_ring;
   const std::byte* shared_span;
-  int held;      // pending rows that a slot has room for: they come first, own rows follow
-  int replayed;  // how many of them count
+  int held;   // pending rows that a slot has room for: they come first, own rows follow
+  int count;  // how many of them count, not cut: staging begins before it is known
 
   /// Read anew like span().
   __device__ int half() const { return Config::kSplit > 1 ? cluster_rank() : 0; }
@@ -262,7 +262,7 @@ __device__ __forceinline__ void stage_rows(const ops::GdnArgs& args, const GdnPi
   for (int task = warp_id(); task < own_tasks + pending; task += Config::kWarps) {
     if (task >= own_tasks) {
       const int row = task - own_tasks;
-      if (task >= Config::kWarps && first + row >= piece.replayed) break;
+      if (task >= Config::kWarps && first + row >= piece.count) break;
       stage_pending_row<Config>(args, piece, first + row, row, shared);
       continue;
     }
