@@ -6,7 +6,6 @@
 
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/copy.cuh"
-#include "cuda/device/ordered_math.cuh"
 #include "cuda/device/pdl.cuh"
 #include "cuda/device/prefetch.cuh"
 #include "cuda/gdn/gdn_stage.cuh"
@@ -211,7 +210,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   float* const cells = warp_cells<Config>(args, piece, span.slot);
   DeltaTile tile;
   if (has_cells && !loads_late) tile.load<kGdnDim>(cells);
-  piece.count = args.verify ? accepted_count(args, span) : 0;
+  // Not through a register: the compiler would wait for it before the rows are staged.
+  if (args.verify && threadIdx.x == 0) copy_async_4(&shared.count, accepted_place(args, span));
+  commit_copies();
   const int total = piece.held + span.num_rows;
   __syncthreads();                                   // the constants and the span are there
   if constexpr (Config::kSplit > 1) cluster_wait();  // the other block runs
@@ -222,10 +223,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     stage_rows<Config>(args, piece, first, rows, shared);
     if (first == 0 && loads_late) tile.load<kGdnDim>(cells);
     if (first == 0) allow_next_kernel();
-    __syncthreads();  // the rows of the tile are there
+    wait_copies<0>();
+    __syncthreads();  // the rows of the tile and the number of accepted ones are there
 
     if (has_cells) {
-      const int accepted = args.verify ? accepted_rows(args, known_here(piece.count)) : 0;
+      const int accepted = args.verify ? accepted_rows(args, shared.count) : 0;
       const int replayed = min(accepted - first, rows);
       for (int row = 0; row < replayed; ++row) {
         run_row<true, Config>(tile, row, shared);

@@ -50,9 +50,14 @@ __device__ __forceinline__ size_t gate_index(const ops::GdnArgs& args, int launc
          static_cast<size_t>(head);
 }
 
-/// How many pending rows of the slot count: what the slot says, and cut to what can be.
+/// How many pending rows of the slot count: where the slot says it, what it says, and cut to what
+/// can be.
+__device__ __forceinline__ const int32_t* accepted_place(const ops::GdnArgs& args,
+                                                         const ops::RowSpan& span) {
+  return reinterpret_cast<const int32_t*>(span.slot + args.pending_offset);
+}
 __device__ __forceinline__ int accepted_count(const ops::GdnArgs& args, const ops::RowSpan& span) {
-  return *reinterpret_cast<const int32_t*>(span.slot + args.pending_offset);
+  return *accepted_place(args, span);
 }
 __device__ __forceinline__ int accepted_rows(const ops::GdnArgs& args, int count) {
   return min(max(count, 0), args.pending_rows);

@@ -37,6 +37,7 @@ struct GdnDecodeShared {
   alignas(ops::RowSpan) std::byte span[sizeof(ops::RowSpan)];
   const std::byte* later_matrix;  // that this block fetches into the L2; may be nullptr
   float a_log, dt_bias;
+  int count;  // accepted_count of the slot
   float4 query[Config::kTileRows][kGdnDim / 4];
   float4 key[Config::kTileRows][kGdnDim / 4];
   float4 value[Config::kTileRows][Config::kColumns / 4];
@@ -253,7 +254,7 @@ __device__ __forceinline__ void stage_own_values(const ops::GdnArgs& args,
 
 /// Rows first .. first + rows - 1 of the launch (pending ones first) into shared memory. Own rows
 /// are begun first, two tasks of a warp each. How many pending rows count may still be under way:
-/// whoever has nothing else to do fetches one anyway.
+/// whoever has nothing else to do fetches one anyway, and the others ask for it themselves.
 template <class Config>
 __device__ __forceinline__ void stage_rows(const ops::GdnArgs& args, const GdnPiece<Config>& piece,
                                            int first, int rows, GdnDecodeShared<Config>& shared) {
@@ -262,7 +263,7 @@ __device__ __forceinline__ void stage_rows(const ops::GdnArgs& args, const GdnPi
   for (int task = warp_id(); task < own_tasks + pending; task += Config::kWarps) {
     if (task >= own_tasks) {
       const int row = task - own_tasks;
-      if (task >= Config::kWarps && first + row >= piece.count) break;
+      if (task >= Config::kWarps && first + row >= accepted_count(args, piece.span())) break;
       stage_pending_row<Config>(args, piece, first + row, row, shared);
       continue;
     }
