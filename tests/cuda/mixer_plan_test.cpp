@@ -47,29 +47,14 @@ TEST(MixerPlanTest, RefusalsHaveReasons) {
 TEST(MixerPlanTest, EveryRowAndColumnHasOneBlock) {
   for (const MixerTile& tile : kMixerTiles) {
     SCOPED_TRACE(tile.hidden);
-    EXPECT_EQ(tile.rank_rows() * tile.groups, tile.rank);
-    EXPECT_EQ(tile.inject_rows() * tile.groups, MixerTile::kBranches);
-    EXPECT_EQ(tile.slice() * tile.slices, tile.wide());
-    EXPECT_EQ(tile.down_steps() * tile.splits * MixerTile::kChunk, tile.slice());
+    EXPECT_EQ(tile.rank_rows() * tile.clusters, tile.rank);
+    EXPECT_EQ(tile.inject_rows() * tile.inject_clusters(), MixerTile::kBranches);
+    EXPECT_EQ(tile.slice() * MixerTile::kRanks, tile.wide());
     EXPECT_EQ(tile.columns() * tile.blocks(), tile.hidden);
-    EXPECT_EQ(tile.tiles() * MixerTile::kWeightTile, tile.up_rows());
-    EXPECT_EQ(tile.up_steps() * tile.splits * MixerTile::kChunk, tile.rank);
-  }
-}
-
-TEST(MixerPlanTest, HandoverMemoryHoldsTheMostRows) {
-  for (const MixerTile& tile : kMixerTiles) {
-    SCOPED_TRACE(tile.hidden);
-    const MixerMemory memory(tile);
-    const size_t rows = kMixerMostRows, rank = static_cast<size_t>(tile.rank);
-    const auto slices = static_cast<size_t>(tile.slices);
-    EXPECT_EQ(memory.launches, 0U);
-    EXPECT_GE(memory.low, static_cast<size_t>(tile.blocks()) * sizeof(uint32_t));
-    EXPECT_GE(memory.partial - memory.low, 2 * rows * rank * sizeof(uint16_t));
-    EXPECT_GE(memory.inject - memory.partial, rows * rank * slices * sizeof(float));
-    EXPECT_GE(memory.total - memory.inject, rows * slices * MixerTile::kBranches * sizeof(float));
-    constexpr size_t kVector = 16;
-    EXPECT_EQ((memory.low | memory.partial | memory.inject) % kVector, 0U);
+    EXPECT_EQ(tile.up_tiles() * tile.up_splits(), tile.warps);
+    EXPECT_EQ(tile.up_steps() * tile.up_splits() * MixerTile::kChunk, tile.rank);
+    EXPECT_GE(tile.down_steps() * tile.warps, tile.down_chunks());
+    EXPECT_GE(tile.down_tiles() * MixerTile::kWeightTile, tile.down_rows());
   }
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixer: decode rows of a known size run in one launch, prompts of the released rank in a few,
 // everything else in several.
-#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
@@ -44,63 +43,66 @@ MixerShape shape_of(const ops::MixerArgs& args) {
 
 /// The blocks of a mixer wait for each other: refuse a device (or a share of one) that cannot hold
 /// them together instead of waiting forever.
-void require_resident(Context& context, const MixerLaunch& entry, int blocks) {
-  const auto* kernel = reinterpret_cast<const void*>(entry.kernel);
-  context.prepare_kernel(kernel, entry.shared_bytes);
-  int per_sm = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &per_sm, kernel, static_cast<int>(entry.threads), entry.shared_bytes));
-  const int places = per_sm * context.gpu().num_sms;
-  if (places < blocks)
-    throw std::runtime_error("mixer: the device holds " + std::to_string(places) +
-                             " blocks at once, expected " + std::to_string(blocks) +
+void require_resident(const MixerLaunch& entry, const LaunchShape& shape, int clusters) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(entry.kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shape.shared_bytes)));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = shape.cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int most = 0;
+  check(
+      cudaOccupancyMaxActiveClusters(&most, reinterpret_cast<const void*>(entry.kernel), &config));
+  if (most < clusters)
+    throw std::runtime_error("mixer: the device holds " + std::to_string(most) +
+                             " clusters at once, expected " + std::to_string(clusters) +
                              "; is it shared or partitioned?");
 }
 
-/// One piece of handover memory per tile, because its launches must all have one size.
-constexpr char kMemoryTags[kMixerTiles.size()] = {};
+/// One grid barrier counter per tile, because its launches must all have one size.
+constexpr char kCounterTags[kMixerTiles.size()] = {};
 
 void launch_mixer_sm90(Context& context, const ops::MixerArgs& args, size_t index) {
   static const auto kTable = launch_table(std::make_index_sequence<kMixerTiles.size()>());
   static std::array<bool, kMixerTiles.size()> resident{};
   const MixerTile& tile = kMixerTiles[index];
   const MixerLaunch& entry = kTable[index];
+  const LaunchShape shape{.grid = {static_cast<unsigned>(tile.blocks())},
+                          .block = {entry.threads},
+                          .shared_bytes = entry.shared_bytes,
+                          .cluster = MixerTile::kRanks};
   if (!resident[index]) {
-    require_resident(context, entry, tile.blocks());
+    require_resident(entry, shape, tile.clusters);
     resident[index] = true;
   }
-  const auto wide = static_cast<size_t>(tile.wide()), hidden = static_cast<size_t>(tile.hidden);
-  const auto* normed = static_cast<const Bf16*>(args.normed);
-  if (normed == nullptr) {
-    void* scratch = context.scratch(static_cast<size_t>(args.rows) * wide * sizeof(Bf16));
-    launch_branch_norm(context, args, 0, args.rows, scratch);
-    normed = static_cast<const Bf16*>(scratch);
-  }
-  const MixerMemory memory(tile);
-  auto* base = static_cast<std::byte*>(context.persistent(&kMemoryTags[index], memory.total));
+
+  const auto rows = static_cast<size_t>(args.rows);
+  const size_t low_count = rows * static_cast<size_t>(tile.rank);
+  const size_t normed_count = args.normed == nullptr ? rows * static_cast<size_t>(tile.wide()) : 0;
+  // N first: its rows are a multiple of 256 bytes, so `low` is aligned as well.
+  auto* scratch = static_cast<Bf16*>(context.scratch((normed_count + low_count) * sizeof(Bf16)));
+  if (args.normed == nullptr) launch_branch_norm(context, args, 0, args.rows, scratch);
+
   const ops::MixerWeights& weights = args.weights;
-  for (int first = 0; first < args.rows; first += kMixerMostRows) {
-    const auto row = static_cast<size_t>(first);
-    float* inject = args.inject == nullptr ? nullptr : args.inject + row * MixerTile::kBranches;
-    const device::MixerParams params{
-        .normed = normed + row * wide,
-        .down = static_cast<const Bf16*>(weights.down.data),
-        .inject_weight =
-            inject == nullptr ? nullptr : static_cast<const Bf16*>(weights.inject.data),
-        .up = static_cast<const Bf16*>(weights.up.data),
-        .mixed = static_cast<Bf16*>(args.mixed) + row * hidden,
-        .inject = inject,
-        .launches = reinterpret_cast<uint32_t*>(base + memory.launches),
-        .low = reinterpret_cast<Bf16*>(base + memory.low),
-        .partial = reinterpret_cast<float*>(base + memory.partial),
-        .inject_partial = reinterpret_cast<float*>(base + memory.inject),
-        .rows = std::min(args.rows - first, kMixerMostRows)};
-    launch(context,
-           {.grid = {static_cast<unsigned>(tile.blocks())},
-            .block = {entry.threads},
-            .shared_bytes = entry.shared_bytes},
-           entry.kernel, params);
-  }
+  const device::MixerParams params{
+      .normed = args.normed == nullptr ? scratch : static_cast<const Bf16*>(args.normed),
+      .down = static_cast<const Bf16*>(weights.down.data),
+      .inject_weight =
+          args.inject == nullptr ? nullptr : static_cast<const Bf16*>(weights.inject.data),
+      .up = static_cast<const Bf16*>(weights.up.data),
+      .low = scratch + normed_count,
+      .mixed = static_cast<Bf16*>(args.mixed),
+      .inject = args.inject,
+      .counter = static_cast<uint32_t*>(context.persistent(&kCounterTags[index], sizeof(uint32_t))),
+      .rows = args.rows};
+  launch(context, shape, entry.kernel, params);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 
 #include "core/dtype.h"
 #include "cuda/gpu_spec.h"
@@ -23,88 +22,64 @@ struct MixerShape {
   bool operator==(const MixerShape&) const = default;
 };
 
-/// Cut of the one-launch mixer. Block (group, slice) holds K slice `slice` of the rows of `group`
-/// of the down matrix, and hidden / blocks columns, all branches, of the up matrix. Both are tiles
-/// of 16 weight rows; the K of a tile is split over `splits` warps.
+/// Cut of the one-launch mixer. `clusters` clusters of kMixerRanks blocks: block `rank` of a
+/// cluster holds K slice `rank` of rank / clusters rows of the down matrix (some clusters of inject
+/// rows too), and hidden / blocks columns, all branches, of the up matrix.
 struct MixerTile {
   int hidden;
   int rank;
-  int groups;
-  int slices;
-  int splits;
+  int clusters;
+  int warps;
 
   static constexpr int kBranches = 4;
+  static constexpr int kRanks = 8;        // blocks of a cluster
   static constexpr int kRowTile = 8;      // activation rows of one tensor core product
   static constexpr int kWeightTile = 16;  // weight rows of one tensor core product
   static constexpr int kChunk = 32;       // K values of two products: 16 bytes for each of 4 lanes
-  static constexpr int kUnit = 8;         // BF16 values of 16 bytes
 
-  constexpr int blocks() const { return groups * slices; }
+  constexpr int blocks() const { return clusters * kRanks; }
   constexpr int wide() const { return kBranches * hidden; }
-  constexpr int tiles() const { return rank_rows() / kWeightTile; }
-  constexpr int warps() const { return tiles() * splits; }
-  /// Down: K values and rows of a block. Of the inject rows a group has an equal part too.
-  constexpr int slice() const { return wide() / slices; }
-  constexpr int rank_rows() const { return rank / groups; }
-  constexpr int inject_rows() const { return kBranches / groups; }
-  constexpr int down_steps() const { return slice() / kChunk / splits; }
-  /// Up: columns and rows of a block.
+  /// Down: K values of a block and its rows.
+  constexpr int slice() const { return wide() / kRanks; }
+  constexpr int rank_rows() const { return rank / clusters; }
+  constexpr int inject_rows() const { return clusters < kBranches ? kBranches / clusters : 1; }
+  constexpr int inject_clusters() const { return kBranches / inject_rows(); }
+  constexpr int down_rows() const { return rank_rows() + inject_rows(); }
+  constexpr int down_tiles() const { return (down_rows() + kWeightTile - 1) / kWeightTile; }
+  constexpr int down_chunks() const { return slice() / kChunk; }
+  constexpr int down_steps() const { return (down_chunks() + warps - 1) / warps; }
+  /// Up: columns of a block; a weight tile is 4 columns of all branches; its K is split over
+  /// up_splits() warps.
   constexpr int columns() const { return hidden / blocks(); }
   constexpr int up_rows() const { return columns() * kBranches; }
-  constexpr int up_steps() const { return rank / kChunk / splits; }
-  /// 16-byte units of the down result of one row.
-  constexpr int low_units() const { return rank / kUnit; }
+  constexpr int up_tiles() const { return up_rows() / kWeightTile; }
+  constexpr int up_splits() const { return warps / up_tiles(); }
+  constexpr int up_steps() const { return rank / kChunk / up_splits(); }
 
   constexpr bool divides() const {
-    return rank % (groups * kWeightTile) == 0 && kBranches % groups == 0 &&
-           wide() % (slices * splits * kChunk) == 0 && slices <= 32 && hidden % blocks() == 0 &&
-           up_rows() == rank_rows() && rank % (splits * kChunk) == 0;
+    return wide() % (kRanks * kChunk) == 0 && rank % (clusters * 2) == 0 &&
+           hidden % blocks() == 0 && up_rows() % kWeightTile == 0 && warps % up_tiles() == 0 &&
+           up_splits() <= 2 && rank % (kChunk * up_splits()) == 0 &&
+           (blocks() & (blocks() - 1)) == 0 && inject_rows() * inject_clusters() == kBranches &&
+           inject_clusters() <= clusters;
   }
 };
 
 /// The released model, and the sizes of the small test models.
 inline constexpr std::array kMixerTiles = {
-    MixerTile{.hidden = 2560, .rank = 320, .groups = 4, .slices = 32, .splits = 2},
-    MixerTile{.hidden = 256, .rank = 32, .groups = 1, .slices = 32, .splits = 1},
-    MixerTile{.hidden = 128, .rank = 32, .groups = 1, .slices = 16, .splits = 1}};
+    MixerTile{.hidden = 2560, .rank = 320, .clusters = 16, .warps = 10},
+    MixerTile{.hidden = 256, .rank = 32, .clusters = 1, .warps = 8},
+    MixerTile{.hidden = 128, .rank = 32, .clusters = 1, .warps = 4}};
 static_assert([] {
   for (const MixerTile& tile : kMixerTiles)
     if (!tile.divides()) return false;
   return true;
 }());
 
-/// Rows that lie in shared memory together.
-inline constexpr int kMixerRoundRows = 32;
-/// Rows of one launch.
-inline constexpr int kMixerMostRows = 256;
+/// Rows of one pass through the reduction over the cluster.
+inline constexpr int kMixerBlockRows = 32;
 /// Two blocks share an SM, so the weights of the next mixer may load while this one ends.
 inline constexpr int kMixerBlocksPerSm = 2;
-
-/// Where the blocks hand values to each other, in bytes from the start of memory that is zero at
-/// first and between launches (but for one of the two low buffers).
-struct MixerMemory {
-  size_t launches;  // uint32 [blocks], each block counts its launches: which low buffer is in use
-  size_t low;       // BF16 [2][most rows][rank]: the down product after SiLU
-  size_t partial;   // float [most rows][rank / 8][slices][8]: sums over one slice
-  size_t inject;    // float [most rows][slices][branches]
-  size_t total;
-
-  constexpr explicit MixerMemory(const MixerTile& tile) {
-    constexpr size_t kAlign = 256, kRows = kMixerMostRows;
-    const auto rank = static_cast<size_t>(tile.rank), slices = static_cast<size_t>(tile.slices);
-    size_t at = 0;
-    const auto take = [&at](size_t bytes) {
-      const size_t start = at;
-      at += (bytes + kAlign - 1) / kAlign * kAlign;
-      return start;
-    };
-    launches = take(static_cast<size_t>(tile.blocks()) * sizeof(uint32_t));
-    low = take(2 * kRows * rank * sizeof(uint16_t));
-    partial = take(kRows * rank * slices * sizeof(float));
-    inject = take(kRows * slices * MixerTile::kBranches * sizeof(float));
-    total = at;
-  }
-};
 
 /// Prompts of the released rank: the library multiplies with the down matrix, finish_down gives its
 /// sums the form of operand tiles, gated_up multiplies these with the up matrix.
@@ -179,8 +154,10 @@ inline const char* supports_mixer_sm90(const MixerShape& shape, const GpuSpec& g
     return "needs BF16 weights";
   const int tile = plan_mixer(shape);
   if (tile < 0) return "no tile for this hidden size and rank";
-  // All blocks wait for each other, so they must fit on the device together.
-  if (gpu.num_sms * kMixerBlocksPerSm < kMixerTiles[static_cast<size_t>(tile)].blocks())
+  // All blocks wait for each other, so they must fit on the device together. Clusters lie inside a
+  // group of SMs and leave some of it unused: a quarter at the most.
+  const int places = gpu.num_sms * kMixerBlocksPerSm * 3 / 4;
+  if (places < kMixerTiles[static_cast<size_t>(tile)].blocks())
     return "too few SMs to hold all blocks at once";
   return "";
 }
