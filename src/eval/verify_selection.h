@@ -19,14 +19,14 @@ struct SelectionVerdict {
   double widest = 0;       // largest gap of the ties, as a part of its bound
   BlockSwap failure{};     // the first row that is no tie
   double excess = 0;       // its gap as a multiple of its bound; infinite when there is none
-  bool reproduced = true;  // false: the reference ops choose other sets themselves, no row is a tie
+  bool reproduced = true;  // false: the FP32 pass chooses other sets itself, no row is a tie
 };
 
 /// Largest relative error of one rounding to the type: half a unit in the last place.
 double rounding_of(DType activation);
 
-/// Judges the swaps that `tap` saw when `model` read `ids`. Reads them once more with the reference
-/// ops of the CPU: golden files hold no scores, but those ops choose the reference's sets.
+/// Judges the swaps that `tap` saw when `model` read `ids`. Reads them once more with the CPU's
+/// fast ops in FP32: golden files hold no scores, but those ops choose the reference's sets.
 /// `largest` says what may count as rounding: a hidden state further off excuses no more than that.
 /// Errors: those of loading the model and of LoadedModel::run.
 Result<SelectionVerdict> judge_selection(const LoadedModel& model, std::span<const int32_t> ids,

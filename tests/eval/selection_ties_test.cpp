@@ -261,7 +261,7 @@ TEST_F(SelectionTies, ScoresThatDoNotExplainTheGoldenSetsExcuseNothing) {
     return doctored.begin() + static_cast<ptrdiff_t>(tokens * static_cast<size_t>(row)) +
            ptrdiff_t{block} * kBlock;
   };
-  std::swap_ranges(at(order[kBudget - 1]), at(order[kBudget - 1]) + kBlock, at(order[kBudget]));
+  std::swap_ranges(at(order.front()), at(order.front()) + kBlock, at(order.back()));
   selected.data = doctored.data();
   const SelectionVerdict verdict = verdict_on([](int, std::span<int32_t>) {});
   EXPECT_FALSE(verdict.reproduced);
