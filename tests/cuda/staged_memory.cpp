@@ -18,7 +18,7 @@ constexpr size_t kCacheLimit = size_t{16} << 30;
 /// Larger blocks (sparse page pools) are copied piece by piece and their gaps are not checked.
 constexpr size_t kImageLimit = size_t{256} << 20;
 
-void put(const Piece& piece, std::byte* to) {
+void put(const StagedPiece& piece, std::byte* to) {
   if (!piece.rounded) {
     std::memcpy(to, piece.host, piece.count);
     return;
@@ -31,7 +31,7 @@ void put(const Piece& piece, std::byte* to) {
   }
 }
 
-void get(const Piece& piece, const std::byte* before, const std::byte* after) {
+void get(const StagedPiece& piece, const std::byte* before, const std::byte* after) {
   if (!piece.rounded) {
     std::memcpy(piece.host, after, piece.count);
     return;
@@ -46,9 +46,9 @@ void get(const Piece& piece, const std::byte* before, const std::byte* after) {
   }
 }
 
-size_t total_bytes(const std::vector<Piece>& pieces) {
+size_t total_bytes(const std::vector<StagedPiece>& pieces) {
   size_t bytes = 0;
-  for (const Piece& piece : pieces) bytes += piece.device_bytes();
+  for (const StagedPiece& piece : pieces) bytes += piece.device_bytes();
   return bytes;
 }
 
@@ -73,14 +73,14 @@ void DeviceCache::give_back_all() {
   held_bytes_ = 0;
 }
 
-StagedBlock::StagedBlock(DeviceCache& cache, size_t bytes, std::vector<Piece> pieces)
+StagedBlock::StagedBlock(DeviceCache& cache, size_t bytes, std::vector<StagedPiece> pieces)
     : memory_(cache.memory()),
       data_(cache.take(bytes)),
       pieces_(std::move(pieces)),
       whole_(bytes <= kImageLimit) {
   image_.assign(whole_ ? bytes : total_bytes(pieces_), kPoison);
   size_t packed = 0;
-  for (const Piece& piece : pieces_) {
+  for (const StagedPiece& piece : pieces_) {
     put(piece, image_.data() + (whole_ ? piece.offset : packed));
     if (!whole_)
       memory_.copy_in(data_ + piece.offset, image_.data() + packed, piece.device_bytes());
@@ -93,7 +93,7 @@ void StagedBlock::download() {
   std::vector<std::byte> after(image_.size());
   if (whole_) memory_.copy_out(after.data(), data_, after.size());
   size_t packed = 0;
-  for (const Piece& piece : pieces_) {
+  for (const StagedPiece& piece : pieces_) {
     const size_t bytes = piece.device_bytes(), at = whole_ ? piece.offset : packed;
     if (!whole_) memory_.copy_out(after.data() + at, data_ + piece.offset, bytes);
     get(piece, image_.data() + at, after.data() + at);
@@ -106,7 +106,7 @@ void StagedBlock::download() {
                   << changed - after.begin() << " of " << after.size();
 }
 
-std::byte* Staging::block(size_t bytes, std::vector<Piece> pieces, bool written) {
+std::byte* Staging::block(size_t bytes, std::vector<StagedPiece> pieces, bool written) {
   StagedBlock staged(cache_, bytes, std::move(pieces));
   std::byte* data = staged.data();
   if (written) written_.push_back(std::move(staged));
@@ -116,7 +116,7 @@ std::byte* Staging::block(size_t bytes, std::vector<Piece> pieces, bool written)
 std::byte* Staging::stage(const void* host, size_t count, bool rounded, bool written) {
   if (host == nullptr) return nullptr;
   auto* bytes = const_cast<std::byte*>(static_cast<const std::byte*>(host));
-  const Piece piece{.host = bytes, .count = count, .rounded = rounded};
+  const StagedPiece piece{.host = bytes, .count = count, .rounded = rounded};
   return block(piece.device_bytes(), {piece}, written);
 }
 
@@ -141,7 +141,7 @@ ops::LinearWeight Staging::weight(const ops::LinearWeight& host) {
 
 std::vector<ops::ExpertWeight> Staging::experts(std::span<const ops::ExpertWeight> host) {
   std::vector<ops::ExpertWeight> device(host.begin(), host.end());
-  std::vector<Piece> pieces;
+  std::vector<StagedPiece> pieces;
   std::vector<size_t> places;  // of every weight and its scales, in the order of the loop
   size_t end = 0;
   const auto add = [&](const void* data, size_t bytes) {

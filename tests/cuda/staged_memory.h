@@ -31,7 +31,7 @@ class DeviceCache {
 };
 
 /// A run of host memory and its place in a device block.
-struct Piece {
+struct StagedPiece {
   std::byte* host = nullptr;  // written only when the piece is downloaded
   size_t offset = 0;          // in the device block
   size_t count = 0;           // bytes, or floats when `rounded`
@@ -43,7 +43,7 @@ struct Piece {
 /// A device block made of pieces; what lies between them is poison and must stay so.
 class StagedBlock {
  public:
-  StagedBlock(DeviceCache& cache, size_t bytes, std::vector<Piece> pieces);
+  StagedBlock(DeviceCache& cache, size_t bytes, std::vector<StagedPiece> pieces);
   std::byte* data() const { return data_; }
   /// Brings changed elements back: an element that the op left alone keeps its host bits.
   void download();
@@ -51,7 +51,7 @@ class StagedBlock {
  private:
   Memory& memory_;
   std::byte* data_;
-  std::vector<Piece> pieces_;
+  std::vector<StagedPiece> pieces_;
   std::vector<std::byte> image_;  // of the whole block, or of the pieces one after the other
   bool whole_;
 };
@@ -79,7 +79,7 @@ class Staging {
   /// Equally spaced, as the binder places the experts of a layer.
   std::vector<ops::ExpertWeight> experts(std::span<const ops::ExpertWeight> host);
   /// A block of pieces, downloaded by `finish` when `written`.
-  std::byte* block(size_t bytes, std::vector<Piece> pieces, bool written);
+  std::byte* block(size_t bytes, std::vector<StagedPiece> pieces, bool written);
 
   /// Waits for the op and brings back what it wrote.
   void finish();

@@ -45,7 +45,7 @@ ops::RowBatch StagedSlots::upload(std::vector<ops::RowSpan>& spans) {
   std::map<std::byte*, size_t> places;  // a sequence may have several spans, all but one empty
   for (const ops::RowSpan& span : spans)
     if (span.slot != nullptr) places.emplace(span.slot, places.size() * slot_bytes_);
-  std::vector<Piece> pieces;
+  std::vector<StagedPiece> pieces;
   for (const auto& [slot, at] : places)
     for (const Part& part : parts_)
       for (size_t entry = 0; entry < part.entries; ++entry)
@@ -89,7 +89,7 @@ ops::QsaCache stage_pages(Staging& staging, const ops::Traits& traits, const ops
   std::set<int32_t> ids;
   for (const ops::RowSpan& span : batch.spans)
     if (span.pages != nullptr) ids.insert(span.pages, span.pages + page_table_size(span));
-  std::vector<Piece> pieces;
+  std::vector<StagedPiece> pieces;
   for (const int32_t id : ids) {
     const size_t at = static_cast<size_t>(id) * stride;
     pieces.push_back({host.keys.page(id), at + device.keys.offset, kv_bytes});
