@@ -267,7 +267,7 @@ TEST_F(SelectionTies, ScoresThatDoNotExplainTheGoldenSetsExcuseNothing) {
   EXPECT_FALSE(verdict.reproduced);
   EXPECT_EQ(verdict.ties, 0);
   EXPECT_EQ(verdict.failures, 1);
-  EXPECT_THAT(selection_row(verdict).note, HasSubstr("do not choose the reference's sets"));
+  EXPECT_THAT(selection_row(verdict).note, HasSubstr("does not choose the reference's sets"));
 }
 
 TEST_F(SelectionTies, EqualSetsNeedNoSecondPass) {
