@@ -18,7 +18,7 @@ constexpr ops::QsaShape kReleased{.heads = 24,
                                   .block = 4,
                                   .rotary_dim = 64};
 constexpr int kBudget = 512;
-constexpr int kFits = 8;  // clusters of 16 on an H200
+constexpr int kSingleFits = 8, kWideFits = 8;  // clusters of 16 on an H200
 
 ops::QsaCache released_cache(DType dtype = DType::kBF16) {
   ops::QsaCache cache;
@@ -27,50 +27,46 @@ ops::QsaCache released_cache(DType dtype = DType::kBF16) {
   return cache;
 }
 
-int decode_tile(int num_spans, int num_rows, int fits = kFits, int budget = kBudget) {
-  return plan_attend(ops::Role::kDecode, num_spans, num_rows, kReleased.kv_heads, budget, fits);
+int decode_tile(int num_spans, int num_rows, int fits_single = kSingleFits) {
+  return plan_attend(ops::Role::kDecode, num_spans, num_rows, kReleased.kv_heads, kBudget,
+                     fits_single, kWideFits);
 }
 
 TEST(QsaAttendPlanTest, FewRowsSpreadAndManyRowsShare) {
-  EXPECT_EQ(decode_tile(1, 1), kSpreadTile);
-  EXPECT_EQ(decode_tile(1, 4), kSpreadTile);
-  EXPECT_EQ(decode_tile(1, 6), kSharedTile);
+  EXPECT_EQ(decode_tile(1, 1), kSingleRowTile);
+  EXPECT_EQ(decode_tile(1, 4), kSingleRowTile);
+  EXPECT_EQ(decode_tile(1, 6), kWideTile);
   EXPECT_EQ(decode_tile(4, 16), kSharedTile);
   EXPECT_EQ(decode_tile(32, 128), kSharedTile);
-  EXPECT_EQ(decode_tile(1, 4, kFits - 1), kSharedTile);
-  EXPECT_EQ(decode_tile(1, 4, 0), kSharedTile);
-  EXPECT_EQ(plan_attend(ops::Role::kPrefill, 1, 4, kReleased.kv_heads, kBudget, kFits),
-            kSharedTile);
+  EXPECT_EQ(decode_tile(1, 4, kSingleFits - 1), kWideTile);
+  EXPECT_EQ(plan_attend(ops::Role::kDecode, 1, 4, kReleased.kv_heads, kBudget, 0, 0), kSharedTile);
+  EXPECT_EQ(
+      plan_attend(ops::Role::kPrefill, 1, 4, kReleased.kv_heads, kBudget, kSingleFits, kWideFits),
+      kPrefillTile);
 }
 
-TEST(QsaAttendPlanTest, SingleRowsShareNothing) {
-  EXPECT_EQ(decode_tile(8, 8), kSpreadTile);
-  EXPECT_EQ(decode_tile(64, 64), kSingleRowTile);
-  EXPECT_EQ(decode_tile(64, 64, 0), kSingleRowTile);
+TEST(QsaAttendPlanTest, SmallBudgetsNeedNoWideClusters) {
+  EXPECT_EQ(plan_attend(ops::Role::kDecode, 1, 1, 1, 16, kSingleFits, kWideFits), kSharedTile);
+  EXPECT_EQ(plan_attend(ops::Role::kDecode, 1, 1, 1, 2048, kSingleFits, kWideFits), kSharedTile);
 }
 
-TEST(QsaAttendPlanTest, LongListsDoNotSpread) {
-  EXPECT_EQ(decode_tile(1, 1, kFits, 16), kSpreadTile);
-  EXPECT_EQ(decode_tile(1, 1, kFits, 513), kSingleRowTile);
-  EXPECT_EQ(decode_tile(1, 4, kFits, 2048), kSharedTile);
-}
-
-/// Every tile has one owner, and a team's tiles never cross a part: what the fold's order rests
+/// Every tile has one owner, and a block's tiles never cross a part: what the fold's order rests
 /// on.
 TEST(QsaAttendPlanTest, SplitsCoverTheTilesInParts) {
   for (const AttendTile& tile : kAttendTiles)
-    for (const int budget : {1, 16, 17, 33, 100, 128, 129, 480, 481, 512, 600, 2048}) {
-      const AttendSplit split = split_attend(budget, tile);
-      SCOPED_TRACE(testing::Message() << budget << " blocks for " << tile.ranks() << " teams");
+    for (const int budget : {1, 16, 32, 33, 100, 128, 129, 480, 481, 512, 600, 2048}) {
+      const AttendSplit split = split_attend(budget, tile.splits);
+      SCOPED_TRACE(testing::Message() << budget << " blocks in " << tile.splits << " splits");
       EXPECT_GE(split.num_tiles * kAttendTileBlocks, budget);
       EXPECT_LT((split.num_tiles - 1) * kAttendTileBlocks, budget);
-      EXPECT_GE(split.tiles_per_part * kAttendParts, split.num_tiles);
-      EXPECT_EQ(split.tiles_per_part % split.tiles_per_rank, 0);
-      EXPECT_EQ(split.tiles_per_part, split_attend(budget, kAttendTiles[0]).tiles_per_part);
-      if (tile.one_tile() && split.num_tiles > tile.ranks()) continue;  // not planned
-      EXPECT_GE(split.tiles_per_rank * tile.ranks(), split.num_tiles);
-      // The ranks of a part are at most a quarter of all: what the fold holds at once.
-      EXPECT_LE(split.tiles_per_part / split.tiles_per_rank, tile.ranks() / kAttendParts);
+      EXPECT_EQ(split.tiles_per_part % split.tiles_per_block, 0);
+      if (tile.splits == 1 || tile.splits == kAttendParts ||
+          split.num_tiles <= kAttendTiles[kWideTile].splits) {
+        EXPECT_GE(split.tiles_per_block * tile.splits, split.num_tiles);
+      }
+      if (tile.splits > 1) {
+        EXPECT_EQ(split.tiles_per_part, split_attend(budget, kAttendParts).tiles_per_part);
+      }
     }
 }
 

@@ -38,12 +38,14 @@ const TileLaunch& tile_launch(DType cache, int index) {
   return (cache == DType::kBF16 ? kBf16 : kF8)[static_cast<size_t>(index)];
 }
 
-/// Clusters of kSpreadTile that the device runs at once; permits clusters beyond the portable size.
-int spread_clusters(DType cache) {
-  const TileLaunch& tile = tile_launch(cache, kSpreadTile);
+/// Clusters of this kind that the device runs at once; permits clusters beyond the portable size.
+int resident_clusters(DType cache, int index) {
+  const TileLaunch& tile = tile_launch(cache, index);
   const auto* function = reinterpret_cast<const void*>(tile.kernel);
   check(cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-  const auto splits = static_cast<unsigned>(kAttendTiles[kSpreadTile].splits);
+  check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(tile.shared_bytes)));
+  const auto splits = static_cast<unsigned>(kAttendTiles[static_cast<size_t>(index)].splits);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = splits;
@@ -60,33 +62,26 @@ int spread_clusters(DType cache) {
   return clusters;
 }
 
-/// Leaves the first-level cache, in which rows meet, all that shared memory does not need.
-void prefer_cache(DType cache) {
-  for (int index = 0; index < static_cast<int>(kAttendTiles.size()); ++index) {
-    const TileLaunch& tile = tile_launch(cache, index);
-    const auto* function = reinterpret_cast<const void*>(tile.kernel);
-    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(tile.shared_bytes)));
-    check(cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
-                               kAttendSharedPercent));
-  }
-}
+struct Residency {
+  int single;
+  int wide;
+};
 
 /// Asked once: the devices of a process are alike.
-int prepare_tiles(DType cache) {
-  const auto prepare = [](DType type) {
-    prefer_cache(type);
-    return spread_clusters(type);
-  };
-  static const int kBf16 = prepare(DType::kBF16), kF8 = prepare(DType::kF8E4M3);
+const Residency& residency(DType cache) {
+  static const Residency kBf16{resident_clusters(DType::kBF16, kSingleRowTile),
+                               resident_clusters(DType::kBF16, kWideTile)};
+  static const Residency kF8{resident_clusters(DType::kF8E4M3, kSingleRowTile),
+                             resident_clusters(DType::kF8E4M3, kWideTile)};
   return cache == DType::kBF16 ? kBf16 : kF8;
 }
 
 void launch_tiles(Context& context, const ops::QsaAttendArgs& args) {
   const DType cache = args.cache.keys.dtype;
   const auto num_spans = static_cast<int>(args.batch.spans.size());
+  const Residency& fits = residency(cache);
   const int index = plan_attend(args.batch.role, num_spans, args.batch.num_rows,
-                                args.shape.kv_heads, args.budget_blocks, prepare_tiles(cache));
+                                args.shape.kv_heads, args.budget_blocks, fits.single, fits.wide);
   const AttendTile& tile = kAttendTiles[static_cast<size_t>(index)];
   const int groups = max_attend_groups(num_spans, args.batch.num_rows, tile.rows);
   const TileLaunch& kernel = tile_launch(cache, index);
@@ -95,7 +90,7 @@ void launch_tiles(Context& context, const ops::QsaAttendArgs& args) {
           .block = {kernel.threads},
           .shared_bytes = kernel.shared_bytes,
           .cluster = static_cast<unsigned>(tile.splits)},
-         kernel.kernel, args, context.batch(), split_attend(args.budget_blocks, tile));
+         kernel.kernel, args, context.batch(), split_attend(args.budget_blocks, tile.splits));
 }
 
 void launch_union(Context& context, const ops::QsaAttendArgs& args) {
@@ -143,7 +138,7 @@ ops::KernelNote note_qsa_attend(const GpuSpec& gpu) {
   if (!reason.empty()) return {"qsa_attend", "online softmax in FP32", std::string(reason)};
   return {
       "qsa_attend",
-      "sm_90a: tiles of 16 blocks for decode rows, wgmma over the blocks of 8 queries for prompts",
+      "sm_90a: tiles of 32 blocks for decode rows, wgmma over the blocks of 8 queries for prompts",
       "12 heads of 256 per K/V head, blocks of 4; prompts on E4M3: as decode rows"};
 }
 

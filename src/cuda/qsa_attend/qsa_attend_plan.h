@@ -24,53 +24,48 @@ struct FastAttendShape {
 /// tail belongs to the last tile. Tiles are folded in ascending order into kAttendParts parts of
 /// equal length, and these in ascending order into the result. So a row's bits follow from the
 /// geometry and its own list, however tiles and rows are spread over thread blocks.
-inline constexpr int kAttendTileBlocks = 16;
+inline constexpr int kAttendTileBlocks = 32;
 inline constexpr int kAttendParts = 4;
 
-/// Loads that a lane has under way, as registers allow: vectors of each of its key tokens, and
-/// steps over 16 tokens of values.
-inline constexpr int kSpreadKeysAhead = 8, kSpreadValuesAhead = 4;
-inline constexpr int kAttendKeysAhead = 3, kAttendValuesAhead = 1;
-
-/// Of the memory that a processor splits into shared memory and first-level cache: 64 KiB of 228.
-inline constexpr int kAttendSharedPercent = 28;
-
-/// One way to spread the work. Teams of warps run tiles of one row; a thread block has the teams of
-/// up to `rows` neighbouring rows of a sequence, which meet in its first-level cache.
+/// One way to spread the work: a thread block runs up to `rows` neighbouring rows of a sequence,
+/// which share what they load, and 1 of `splits` shares of their tiles.
 struct AttendTile {
   int rows = 0;
-  int row_teams = 0;   // of each row in a thread block
-  int team_warps = 0;  // 4 for latency, 2 to share more of what a warp loads
-  int splits = 0;      // thread blocks of a cluster
+  int splits = 0;     // thread blocks of a cluster
+  int row_warps = 0;  // that compute one row: 4 for latency, 2 where registers are scarce
+  int producer_warps = 0;
+  int slots = 0;  // blocks of K or V that shared memory holds
 
-  /// Teams of a row in the cluster. Each runs one tile, or one part.
-  constexpr int ranks() const { return row_teams * splits; }
-  constexpr bool one_tile() const { return ranks() > kAttendParts; }
+  /// Every split is a part or lies in one.
+  constexpr bool follows_parts() const { return splits >= kAttendParts; }
 };
 
-/// Few rows are spread over many thread blocks, many rows share what they load, many sequences of
-/// one row each fill the device alone.
+/// Decode: few rows are spread over many thread blocks, many rows share loads. Prefill: one split,
+/// because its launches fill the device and its bits need not match those of decoding.
 inline constexpr std::array kAttendTiles = {
-    AttendTile{.rows = 1, .row_teams = 2, .team_warps = 4, .splits = 16},
-    AttendTile{.rows = 4, .row_teams = 1, .team_warps = 2, .splits = 4},
-    AttendTile{.rows = 1, .row_teams = 4, .team_warps = 2, .splits = 1}};
-inline constexpr int kSpreadTile = 0, kSharedTile = 1, kSingleRowTile = 2;
+    AttendTile{.rows = 1, .splits = 16, .row_warps = 4, .producer_warps = 4, .slots = 66},
+    AttendTile{.rows = 4, .splits = 16, .row_warps = 2, .producer_warps = 4, .slots = 88},
+    AttendTile{.rows = 4, .splits = 4, .row_warps = 2, .producer_warps = 4, .slots = 88},
+    AttendTile{.rows = 4, .splits = 1, .row_warps = 2, .producer_warps = 4, .slots = 88}};
+inline constexpr int kSingleRowTile = 0, kWideTile = 1, kSharedTile = 2, kPrefillTile = 3;
 
 /// How the tiles of a list are cut.
 struct AttendSplit {
   int num_tiles = 0;
   int tiles_per_part = 0;
-  int tiles_per_rank = 0;  // of one team
+  int tiles_per_block = 0;  // of one thread block
 };
 
 constexpr int attend_tiles(int budget_blocks) {
   return std::max(1, (budget_blocks + kAttendTileBlocks - 1) / kAttendTileBlocks);
 }
 
-constexpr AttendSplit split_attend(int budget_blocks, const AttendTile& tile) {
+constexpr AttendSplit split_attend(int budget_blocks, int splits) {
   const int tiles = attend_tiles(budget_blocks);
   const int per_part = (tiles + kAttendParts - 1) / kAttendParts;
-  return {tiles, per_part, tile.one_tile() ? 1 : per_part};
+  if (splits == 1) return {tiles, tiles, tiles};
+  if (splits == kAttendParts) return {tiles, per_part, per_part};
+  return {tiles, per_part, 1};
 }
 
 /// Row groups of at most `rows` rows, an upper limit from counts alone: the lengths of the spans
@@ -79,17 +74,16 @@ constexpr int max_attend_groups(int num_spans, int num_rows, int rows) {
   return num_spans + (num_rows - num_spans) / rows;
 }
 
-/// Index into kAttendTiles. `fits_spread`: clusters of kSpreadTile that the device runs at the same
-/// time.
+/// Index into kAttendTiles. `fits_single` and `fits_wide`: clusters of kSingleRowTile and kWideTile
+/// that the device runs at the same time.
 constexpr int plan_attend(ops::Role role, int num_spans, int num_rows, int kv_heads,
-                          int budget_blocks, int fits_spread) {
-  constexpr int kSpreadWaves = 4;  // of single rows: more of them fill the device without clusters
-  if (role == ops::Role::kPrefill) return kSharedTile;
-  const bool spreads = attend_tiles(budget_blocks) <= kAttendTiles[kSpreadTile].ranks();
-  const int clusters = num_rows * kv_heads;
-  if (spreads && clusters <= fits_spread) return kSpreadTile;
-  if (num_rows >= 2 * num_spans) return kSharedTile;
-  return spreads && clusters < kSpreadWaves * fits_spread ? kSpreadTile : kSingleRowTile;
+                          int budget_blocks, int fits_single, int fits_wide) {
+  if (role == ops::Role::kPrefill) return kPrefillTile;
+  const int tiles = attend_tiles(budget_blocks);
+  if (tiles <= kAttendParts || tiles > kAttendTiles[kWideTile].splits) return kSharedTile;
+  if (num_rows * kv_heads <= fits_single) return kSingleRowTile;
+  const int groups = max_attend_groups(num_spans, num_rows, kAttendTiles[kWideTile].rows);
+  return groups * kv_heads <= fits_wide ? kWideTile : kSharedTile;
 }
 
 /// The prompt kernel: queries whose positions share position / kQueries run over the union of their
