@@ -123,6 +123,12 @@ def watch(model, captured: dict) -> None:
     def keep(key, pick):
         return lambda module, args, output: captured.__setitem__(key, pick(output))
 
+    def keep_input(key):
+        def hook(module, args, options):
+            captured[key] = args[0] if args else options["hidden_states"]
+
+        return hook
+
     def first(output):
         return output if torch.is_tensor(output) else output[0]
 
@@ -132,6 +138,7 @@ def watch(model, captured: dict) -> None:
 
     for index, layer in enumerate(model.model.language_model.layers):
         mixer = layer.linear_attn if hasattr(layer, "linear_attn") else layer.self_attn
+        mixer.register_forward_pre_hook(keep_input(f"text.attn_in{index}"), with_kwargs=True)
         mixer.register_forward_hook(keep(f"text.attn_out{index}", first))
         layer.mlp.register_forward_hook(keep(f"text.mlp_out{index}", first))
         layer.register_forward_hook(keep(f"text.layer{index}", first))
