@@ -53,85 +53,82 @@ TEST(LinearPlanTest, RefusalsHaveReasons) {
   EXPECT_NE(refused(weight_of(DType::kBF16, 8, 128), small).find("shared"), std::string::npos);
 }
 
-/// Clusters of 1, 2 and 4 blocks that an H200 may run at once: not every GPC has a whole number.
-int clusters_of(int blocks) { return blocks == 1 ? 132 : blocks == 2 ? 66 : 31; }
-
-HeldPlan plan_of(int total_rows, int rows, DType type, const GpuSpec& gpu = kH200) {
-  const HeldPlan chosen = choose_held(rows, type, gpu);
-  return plan_held(chosen, total_rows, clusters_of(chosen.cluster));
+TEST(LinearPlanTest, EveryWeightRowHasOneBlock) {
+  for (const int out : {1, 3, 48, 513, 2560, 13952, 16480, 248320})
+    for (const int rows : {1, 6, 8, 9, 16, 17, 32, 33, 64, 65, 256, 8192}) {
+      SCOPED_TRACE(testing::Message() << out << " outputs, " << rows << " rows");
+      const StreamPlan plan = plan_stream(out, rows, kH200);
+      EXPECT_GE(plan.blocks * plan.rows_per_block, out);
+      EXPECT_LT((plan.blocks - 1) * plan.rows_per_block, out);
+      const int pass_rows = kStreamPassRows[static_cast<size_t>(plan.config)];
+      EXPECT_GE(plan.passes * pass_rows, rows);
+      EXPECT_LT((plan.passes - 1) * pass_rows, rows);
+      EXPECT_LE(plan.passes * plan.blocks, std::max(plan.passes, kH200.num_sms));
+    }
 }
 
-TEST(LinearPlanTest, EveryWeightRowHasOneTeam) {
-  for (const DType type : {DType::kBF16, DType::kF8E4M3})
-    for (const int out : {1, 3, 48, 513, 2560, 13952, 16480, 248320})
-      for (const int rows : {1, 6, 8, 9, 16, 17, 32, 33, 64, 65, 256, 8192}) {
-        SCOPED_TRACE(testing::Message() << out << " outputs, " << rows << " rows");
-        const HeldPlan plan = plan_of(out, rows, type);
-        EXPECT_GE(plan.teams * plan.rows_per_team, out);
-        EXPECT_LT((plan.teams - 1) * plan.rows_per_team, out);
-        const HeldInstance instance = type == DType::kF8E4M3
-                                          ? kHeldF8[static_cast<size_t>(plan.config)]
-                                          : kHeldBf16[static_cast<size_t>(plan.config)];
-        EXPECT_GE(plan.passes * instance.pass_rows, rows);
-        EXPECT_LT((plan.passes - 1) * instance.pass_rows, rows);
-        EXPECT_LE(plan.passes * plan.teams,
-                  std::max(plan.passes, clusters_of(plan.cluster) * plan.blocks_per_sm));
-      }
+TEST(LinearPlanTest, EveryTileHasOneGroup) {
+  for (const int in : {64, 320, 2560, 6144, 10240})
+    for (const DType type : {DType::kBF16, DType::kF8E4M3})
+      for (const int tiles : {1, 3, 160, 872, 1030, 15520})
+        for (const int rows : {1, 8, 9, 16, 17, 32, 33, 256}) {
+          SCOPED_TRACE(testing::Message()
+                       << tiles << " tiles of " << in << ", " << rows << " rows");
+          ASSERT_EQ(std::string(supports_held(in, kH200)), "");
+          const HeldPlan plan = plan_held(tiles, rows, in, type, kH200);
+          EXPECT_GE(plan.groups * plan.tiles_per_group, tiles);
+          EXPECT_LT((plan.groups - 1) * plan.tiles_per_group, tiles);
+          EXPECT_GE(plan.passes * plan.pass_rows, rows);
+          EXPECT_LT((plan.passes - 1) * plan.pass_rows, rows);
+          if (plan.split == 1)
+            EXPECT_LE(plan.passes * plan.groups, std::max(plan.passes, kH200.num_sms));
+          else
+            EXPECT_LE(plan.tiles_per_group, HeldGeometry::kSplitTiles);
+        }
 }
 
-/// The order of summation must not depend on anything but the row.
 TEST(LinearPlanTest, LongRowsAreSplitWhateverTheRows) {
-  EXPECT_EQ(held_splits(64, DType::kBF16), 1);
-  EXPECT_EQ(held_splits(2560, DType::kBF16), 1);
-  EXPECT_EQ(held_splits(6144, DType::kBF16), 3);
-  EXPECT_EQ(held_splits(2560, DType::kF8E4M3), 1);
-  EXPECT_EQ(held_splits(6144, DType::kF8E4M3), 2);
-  for (const int in : {64, 320, 2560, 2624, 6144, 10240, 12288, 51200}) {
-    const int slices = in * 2 / StreamGeometry::kSliceBytes;
-    const int splits = held_splits(in, DType::kBF16);
-    for (int split = 0; split < splits; ++split)
-      EXPECT_LE(slices * (split + 1) / splits - slices * split / splits,
-                HeldGeometry::kChains * HeldGeometry::kBf16Slices)
-          << in;
-  }
+  EXPECT_EQ(held_split(2560), 1);
+  EXPECT_EQ(held_split(6144), 4);
+  EXPECT_NE(std::string(supports_held(12288, kH200)), "");
+  GpuSpec ampere = kH200;
+  ampere.compute_major = 8;
+  EXPECT_EQ(std::string(supports_held(2560, ampere)), "");
+  EXPECT_NE(std::string(supports_held(6144, ampere)).find("sm_90"), std::string::npos);
 }
 
 /// Two blocks and what the device keeps for each must fit, or nothing of the next kernel starts
 /// early.
 TEST(LinearPlanTest, TheNextKernelFindsRoom) {
   constexpr size_t kReserved = 1024, kSm = size_t{228} << 10;
-  EXPECT_LE(2 * (HeldUpTo8::kLocalBytes + kReserved), kSm);
-  EXPECT_LE(2 * (HeldUpTo16::kLocalBytes + kReserved), kSm);
-  EXPECT_LE(2 * (HeldF8UpTo8::kLocalBytes + kReserved), kSm);
+  EXPECT_LE(2 * (HeldUpTo8::kSharedBytes + kReserved), kSm);
+  EXPECT_LE(2 * (HeldUpTo16::kSharedBytes + kReserved), kSm);
+  EXPECT_LE(2 * (HeldF8UpTo8::kSharedBytes + kReserved), kSm);
 }
 
-TEST(LinearPlanTest, MatricesFillTheLastWave) {
-  for (const int out : {2560, 13952, 16480, 248320})
-    for (const int rows : {1, 16, 64}) {
-      const HeldPlan plan = plan_of(out, rows, DType::kBF16);
-      const double mean = double{1} * out / clusters_of(plan.cluster);
-      EXPECT_LT(plan.rows_per_team, 1.04 * mean) << out;
-    }
+/// A released output projection: 160 tiles, five for each of 32 clusters.
+TEST(LinearPlanTest, OutputProjectionFillsTheDevice) {
+  const HeldPlan plan = plan_held(160, 4, 6144, DType::kBF16, kH200);
+  EXPECT_EQ(plan.groups * plan.split, 128);
+  EXPECT_EQ(plan.tiles_per_group, 5);
 }
 
-TEST(LinearPlanTest, EmptyLaunchesHaveNoTeams) {
-  EXPECT_EQ(plan_of(0, 4, DType::kBF16).teams, 0);
-  EXPECT_EQ(plan_of(16, 0, DType::kBF16).teams, 0);
+TEST(LinearPlanTest, LargeMatricesFillTheLastWave) {
+  for (const int out : {2560, 13952, 16480, 248320}) {
+    const StreamPlan plan = plan_stream(out, 1, kH200);
+    const double mean = double{1} * out / kH200.num_sms;
+    EXPECT_LT(plan.rows_per_block, 1.04 * mean) << out;
+  }
+}
+
+TEST(LinearPlanTest, EmptyLaunchesHaveNoBlocks) {
+  EXPECT_EQ(plan_stream(0, 4, kH200).blocks, 0);
+  EXPECT_EQ(plan_stream(16, 0, kH200).blocks, 0);
 }
 
 TEST(LinearPlanTest, SmallestInstanceThatHoldsTheRows) {
-  for (const auto& [rows, config] :
-       {std::pair{1, 0}, {8, 0}, {9, 1}, {16, 1}, {17, 2}, {33, 3}, {64, 3}, {65, 4}, {256, 4}})
-    EXPECT_EQ(choose_held(rows, DType::kBF16, kH200).config, config) << rows;
-  for (const auto& [rows, config] : {std::pair{1, 0}, {9, 1}, {17, 2}, {32, 2}, {33, 3}, {256, 3}})
-    EXPECT_EQ(choose_held(rows, DType::kF8E4M3, kH200).config, config) << rows;
-}
-
-TEST(LinearPlanTest, NoClustersBeforeHopper) {
-  GpuSpec ampere = kH200;
-  ampere.compute_major = 8;
-  for (const int rows : {1, 32, 256})
-    EXPECT_EQ(choose_held(rows, DType::kBF16, ampere).cluster, 1) << rows;
+  for (const auto& [rows, config] : {std::pair{1, 0}, {8, 0}, {9, 1}, {16, 1}, {17, 2}, {256, 2}})
+    EXPECT_EQ(plan_stream(2560, rows, kH200).config, config) << rows;
 }
 
 TEST(LinearPlanTest, LibraryTakesWholeVectorsOnly) {

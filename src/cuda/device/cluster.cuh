@@ -92,16 +92,6 @@ __device__ __forceinline__ void store_remote_counted(uint32_t address, float val
       : "memory");
 }
 
-/// 8 bytes at once, both addresses aligned so.
-__device__ __forceinline__ void store_remote_counted(uint32_t address, const float2& value,
-                                                     uint32_t barrier) {
-  asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-          address),
-      "f"(value.x), "f"(value.y), "r"(barrier)
-      : "memory");
-}
-
 /// cluster_arrive that orders nothing but initialised barriers (fence_barrier_init).
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

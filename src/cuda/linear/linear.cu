@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear op: parts of a launch go to the streaming or the generic kernel on the decode path, to
 // the GEMM library on the prefill path.
-#include <algorithm>
-#include <array>
-#include <mutex>
 #include <vector>
 
 #include "cuda/cuda_kernels.h"
@@ -11,6 +8,7 @@
 #include "cuda/linear/gemm.h"
 #include "cuda/linear/generic_kernel.cuh"
 #include "cuda/linear/held_kernel.cuh"
+#include "cuda/linear/stream_kernel.cuh"
 
 namespace tessera::cuda {
 namespace {
@@ -33,73 +31,61 @@ void launch_generic(Context& context, const void* x, int rows, const ops::Linear
   launch(context, shape, generic_linear<Config>, args);
 }
 
+template <class Config>
+void launch_config(Context& context, const StreamPlan& plan, const StreamArgs& args) {
+  static_assert(sizeof(StreamShared<Config>) == Config::kSharedBytes);
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>(plan.passes), static_cast<unsigned>(plan.blocks)),
+      .block = dim3(Config::kThreads),
+      .shared_bytes = Config::kSharedBytes};
+  launch(context, shape, stream_linear<Config>, args);
+}
+
+/// In the order of kStreamPassRows.
+using LaunchStream = void (*)(Context&, const StreamPlan&, const StreamArgs&);
+constexpr LaunchStream kLaunchStream[] = {launch_config<StreamUpTo8>, launch_config<StreamUpTo16>,
+                                          launch_config<StreamUpTo32>};
+static_assert(std::size(kLaunchStream) == kStreamPassRows.size());
+
 StreamPart part_of(const ops::LinearPart& part) {
   const ops::LinearWeight& weight = part.weight;
   return {.weight = static_cast<const std::byte*>(weight.data),
           .scale = weight.dtype == DType::kF8E4M3 ? weight.scale : nullptr,
           .y = part.y,
+          .dtype = weight.dtype,
           .y_dtype = stored_as(part.output),
           .out_features = weight.out_features,
+          .row_bytes = static_cast<int>(weight.row_bytes()),
           .scale_cols = weight.scale_cols()};
+}
+
+void launch_stream(Context& context, const void* x, int rows,
+                   std::span<const ops::LinearPart> parts) {
+  StreamArgs args{};
+  args.x = static_cast<const device::Bf16*>(x);
+  args.rows = rows;
+  args.in_features = parts.front().weight.in_features;
+  for (size_t index = 0; index < parts.size(); ++index) {
+    StreamPart& part = args.parts[index] = part_of(parts[index]);
+    part.first = args.total_out;
+    part.end = args.total_out += part.out_features;
+  }
+  const StreamPlan plan = plan_stream(args.total_out, rows, context.gpu());
+  args.rows_per_block = plan.rows_per_block;
+  if (plan.blocks > 0) kLaunchStream[plan.config](context, plan, args);
 }
 
 template <class Config>
 void launch_held_config(Context& context, const HeldPlan& plan, const HeldArgs& args) {
   static_assert(sizeof(HeldShared<Config>) == Config::kSharedBytes);
-  const LaunchShape shape{
-      .grid = dim3(static_cast<unsigned>(plan.passes * plan.cluster),
-                   static_cast<unsigned>(plan.teams)),
-      .block = dim3(Config::kThreads),
-      .shared_bytes = Config::kGroups == 1 ? Config::kLocalBytes : Config::kSharedBytes,
-      .cluster = static_cast<unsigned>(plan.cluster)};
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(plan.passes * plan.split),
+                                       static_cast<unsigned>(plan.groups)),
+                          .block = dim3(Config::kThreads),
+                          .shared_bytes = Config::kSharedBytes,
+                          .cluster = static_cast<unsigned>(plan.split)};
   launch(context, shape, held_linear<Config>, args);
 }
 
-/// In the order of kHeldBf16 and kHeldF8.
-using LaunchHeld = void (*)(Context&, const HeldPlan&, const HeldArgs&);
-constexpr LaunchHeld kLaunchHeldBf16[] = {
-    launch_held_config<HeldUpTo8>, launch_held_config<HeldUpTo16>, launch_held_config<HeldUpTo32>,
-    launch_held_config<HeldUpTo64>, launch_held_config<HeldUpTo128>};
-constexpr LaunchHeld kLaunchHeldF8[] = {
-    launch_held_config<HeldF8UpTo8>, launch_held_config<HeldF8UpTo16>,
-    launch_held_config<HeldF8UpTo32>, launch_held_config<HeldF8UpTo64>};
-static_assert(std::size(kLaunchHeldBf16) == kHeldBf16.size());
-static_assert(std::size(kLaunchHeldF8) == kHeldF8.size());
-
-/// Clusters of this size that run at once with one block per SM: they stay inside a GPC, and not
-/// every GPC has the same number of SMs.
-int ask_clusters(const Context& context, int cluster) {
-  using Config = HeldUpTo8;
-  const auto* kernel = reinterpret_cast<const void*>(held_linear<Config>);
-  const size_t all_shared = context.gpu().shared_bytes_per_block;
-  context.prepare_kernel(kernel, all_shared);
-  cudaLaunchAttribute shape{};
-  shape.id = cudaLaunchAttributeClusterDimension;
-  shape.val.clusterDim.x = static_cast<unsigned>(cluster);
-  shape.val.clusterDim.y = shape.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(cluster));
-  config.blockDim = dim3(Config::kThreads);
-  config.dynamicSmemBytes = all_shared;
-  config.attrs = &shape;
-  config.numAttrs = 1;
-  int clusters = 0;
-  check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-  return std::max(1, clusters);
-}
-
-/// The devices of a process are alike: each size is asked for once.
-int clusters_at_once(const Context& context, int cluster) {
-  if (cluster == 1) return context.gpu().num_sms;
-  static std::mutex mutex;
-  static std::array<int, HeldGeometry::kWarps + 1> known{};
-  const std::lock_guard lock(mutex);
-  int& clusters = known[static_cast<size_t>(cluster)];
-  if (clusters == 0) clusters = ask_clusters(context, cluster);
-  return clusters;
-}
-
-/// Parts of one weight type that the kernel can read.
 void launch_held(Context& context, const void* x, int rows,
                  std::span<const ops::LinearPart> parts) {
   HeldArgs args{};
@@ -107,19 +93,32 @@ void launch_held(Context& context, const void* x, int rows,
   args.rows = rows;
   args.in_features = parts.front().weight.in_features;
   args.row_bytes = static_cast<int>(parts.front().weight.row_bytes());
-  const DType type = parts.front().weight.dtype;
   for (size_t index = 0; index < parts.size(); ++index) {
     StreamPart& part = args.parts[index] = part_of(parts[index]);
-    part.first = args.total_rows;
-    part.end = args.total_rows += part.out_features;
+    part.first = args.total_tiles;
+    part.end = args.total_tiles += divide_up(part.out_features, HeldGeometry::kTileRows);
   }
-  HeldPlan plan = choose_held(rows, type, context.gpu());
-  plan = plan_held(plan, args.total_rows, clusters_at_once(context, plan.cluster));
-  args.rows_per_team = plan.rows_per_team;
-  args.splits = held_splits(args.in_features, type);
-  args.cluster = plan.cluster;
-  if (plan.teams == 0) return;
-  (type == DType::kF8E4M3 ? kLaunchHeldF8 : kLaunchHeldBf16)[plan.config](context, plan, args);
+  const DType type = parts.front().weight.dtype;
+  const HeldPlan plan = plan_held(args.total_tiles, rows, args.in_features, type, context.gpu());
+  args.tiles_per_group = plan.tiles_per_group;
+  args.split = plan.split;
+  const bool few = plan.pass_rows == HeldUpTo8::kPassRows;
+  if (type == DType::kF8E4M3)
+    return few ? launch_held_config<HeldF8UpTo8>(context, plan, args)
+               : launch_held_config<HeldF8UpTo16>(context, plan, args);
+  if (few) return launch_held_config<HeldUpTo8>(context, plan, args);
+  if (plan.pass_rows == HeldUpTo16::kPassRows)
+    return launch_held_config<HeldUpTo16>(context, plan, args);
+  launch_held_config<HeldUpTo32>(context, plan, args);
+}
+
+/// Parts of one weight type that the streaming kernels can read.
+void launch_parts(Context& context, const void* x, int rows,
+                  std::span<const ops::LinearPart> parts) {
+  if (supports_held(parts.front().weight.in_features, context.gpu()).empty())
+    launch_held(context, x, rows, parts);
+  else
+    launch_stream(context, x, rows, parts);
 }
 
 }  // namespace
@@ -137,11 +136,11 @@ void gemv_decode(Context& context, const void* x, int rows,
     std::vector<ops::LinearPart>& streamed = part.weight.dtype == DType::kF8E4M3 ? f8 : bf16;
     streamed.push_back(part);
     if (streamed.size() < kMaxStreamParts) continue;
-    launch_held(context, x, rows, streamed);
+    launch_parts(context, x, rows, streamed);
     streamed.clear();
   }
   for (const auto& streamed : {bf16, f8})
-    if (!streamed.empty()) launch_held(context, x, rows, streamed);
+    if (!streamed.empty()) launch_parts(context, x, rows, streamed);
 }
 
 void launch_linear(Context& context, const ops::LinearArgs& args) {

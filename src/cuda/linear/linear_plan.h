@@ -21,7 +21,7 @@ constexpr int divide_up(int value, int by) { return (value + by - 1) / by; }
 struct StreamGeometry {
   static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kStages = 6;     // of a ring, for each of its warps; one is being read
+  static constexpr int kStages = 6;     // of each warp's ring, all but one of them in flight
   static constexpr int kTileRows = 16;  // weight rows of one product instruction
   static constexpr int kColumns = 8;    // activation rows of one product instruction
   static constexpr int kSliceBytes = 128;
@@ -30,130 +30,135 @@ struct StreamGeometry {
       kWarps * kSliceBytes;  // of a weight row, once around the warps
 };
 
+/// `kTilesIn` tiles of 16 weight rows keep their sums in registers while K passes, for
+/// `kColumnTilesIn` tiles of 8 activation rows. E4M3 weights need more registers for activations.
+template <int kTilesIn, int kColumnTilesIn, int kF8TilesIn>
+struct StreamConfig : StreamGeometry {
+  static constexpr int kTiles = kTilesIn;
+  static constexpr int kColumnTiles = kColumnTilesIn;
+  static constexpr int kF8Tiles = kF8TilesIn;
+  static constexpr int kPassRows = kColumnTiles * kColumns;
+  static constexpr bool kLoadAhead = kColumnTiles <= 2;  // activations one slice early
+  static constexpr int kSumTiles = kColumnTiles == 1 ? 4 : kColumnTiles == 2 ? 2 : 1;
+  static constexpr int kSumRows = kSumTiles * kTileRows;  // added over the warps at once
+  static constexpr int kSumStride = kSumRows + 4;         // four columns apart: other banks
+  static constexpr size_t kSharedBytes =
+      size_t{kWarps} * (kStages * kStageBytes + kPassRows * kSumStride * sizeof(float));
+
+  static_assert(kTiles % kSumTiles == 0 && kF8Tiles % kSumTiles == 0);
+  static constexpr int panel_rows(DType dtype) {
+    return (dtype == DType::kF8E4M3 ? kF8Tiles : kTiles) * kTileRows;
+  }
+};
+using StreamUpTo8 = StreamConfig<8, 1, 8>;
+using StreamUpTo16 = StreamConfig<8, 2, 8>;
+using StreamUpTo32 = StreamConfig<6, 4, 4>;
+
+/// Activation rows of one pass over the weights, for each instance.
+inline constexpr std::array kStreamPassRows = {StreamUpTo8::kPassRows, StreamUpTo16::kPassRows,
+                                               StreamUpTo32::kPassRows};
+inline constexpr size_t kStreamSharedBytes =
+    std::max({StreamUpTo8::kSharedBytes, StreamUpTo16::kSharedBytes, StreamUpTo32::kSharedBytes});
 inline constexpr int kMaxStreamParts = 8;
 
-/// What all instances of the held kernel share: activations of a warp's slices stay in registers
-/// while tiles of 16 weight rows pass. Long rows are split in pieces of equal length, one after the
-/// other. The slices w, w + kChains, .. of a split make chain w: one block has all eight chains, or
-/// the blocks of a cluster have some each. Sums of chains are added in pairs, neighbours first,
-/// then those of splits in their order.
-struct HeldGeometry : StreamGeometry {
-  static constexpr int kChains = kWarps;
-  static constexpr int kBf16Slices = 5;  // of a chain, at most
-  static constexpr int kF8Slices = 3;
-  /// Weight tiles that pass before the next split's activations come; after them the blocks of a
-  /// cluster exchange sums.
-  static constexpr int kBatchTiles = 8;
-  static constexpr size_t kAlignment = 128;
+/// Grid: passes x blocks; neighbouring blocks share weight rows through the L2.
+struct StreamPlan {
+  int config = 0;          // index into kStreamPassRows
+  int passes = 0;          // over the activation rows
+  int rows_per_block = 0;  // weight rows, of all parts one after the other
+  int blocks = 0;
 };
 
-/// `kColumnTilesIn` tiles of activation rows per warp, for `kGroupsIn` warps that share a chain's
-/// weights. As many blocks form a cluster and share the chains, so a warp's registers hold as much
-/// as ever, and weights go to as many activation rows as the cluster holds.
-template <int kColumnTilesIn, DType kTypeIn, int kGroupsIn = 1>
+/// Every block gets the same number of weight rows, to within one: no half-empty last wave.
+constexpr StreamPlan plan_stream(int total_out, int rows, const GpuSpec& gpu) {
+  StreamPlan plan;
+  while (plan.config + 1 < static_cast<int>(kStreamPassRows.size()) &&
+         kStreamPassRows[static_cast<size_t>(plan.config)] < rows)
+    ++plan.config;
+  plan.passes = divide_up(rows, kStreamPassRows[static_cast<size_t>(plan.config)]);
+  if (total_out == 0 || plan.passes == 0) return plan;
+  const int groups = std::max(1, gpu.num_sms / plan.passes);
+  plan.rows_per_block = divide_up(total_out, groups);
+  plan.blocks = divide_up(total_out, plan.rows_per_block);
+  return plan;
+}
+
+/// What all instances of the held kernel share: activations of a warp's slices stay in registers
+/// while tiles of 16 weight rows pass. Long rows are split over the blocks of a cluster.
+struct HeldGeometry : StreamGeometry {
+  static constexpr int kBf16Slices = 5;  // of a row, for one warp, at most
+  static constexpr int kF8Slices = 3;
+  static constexpr int kElements = kWarps * kBf16Slices * kSliceBytes / 2;  // for one block
+  static constexpr int kSplit = 4;       // blocks of a cluster that share longer rows
+  static constexpr int kSplitTiles = 8;  // of such a cluster: sums are exchanged once
+  static constexpr size_t kAlignment = 128;
+  static_assert(kElements <= kWarps * kF8Slices * kSliceBytes);
+};
+
+template <int kColumnTilesIn, DType kTypeIn>
 struct HeldConfig : HeldGeometry {
   static constexpr DType kType = kTypeIn;
   static constexpr int kColumnTiles = kColumnTilesIn;
-  static constexpr int kGroups = kGroupsIn;
-  static constexpr int kBlockChains = kChains / kGroups;  // of one block
   static constexpr int kSlices = kType == DType::kF8E4M3 ? kF8Slices : kBf16Slices;
-  static constexpr int kPassTiles = kGroups * kColumnTiles;
-  static constexpr int kPassRows = kPassTiles * kColumns;
-  static constexpr int kTilePairs = kPassRows * kTileRows / 2;  // of a tile's sums
-  static constexpr int kRingStages = kStages * kGroups;         // of a chain
+  static constexpr int kPassRows = kColumnTiles * kColumns;
   /// Two where registers allow: the next kernel's block finds room.
-  static constexpr int kBlocksPerSm =
-      kGroups == 1 && kColumnTiles <= (kType == DType::kF8E4M3 ? 1 : 2) ? 2 : 1;
-  /// Of one launch: decoding E4M3 needs more warps than the second block's early start is worth.
-  static constexpr int kLaunchBlocksPerSm = kType == DType::kF8E4M3 ? kBlocksPerSm : 1;
-  /// A second buffer saves a barrier per tile where rows are not split.
-  static constexpr int kSumBuffers = 2;
-  static constexpr size_t kTileSumBytes = sizeof(float) * kTileRows * kPassRows;
-  /// In launches without clusters, and in others.
-  static constexpr size_t kLocalBytes = size_t{kBlockChains} * kRingStages * kStageBytes +
-                                        kSumBuffers * kBlockChains * kTileSumBytes + kAlignment;
-  static constexpr size_t kSharedBytes = kLocalBytes + kBatchTiles * kTileSumBytes;
-  static_assert(kChains % kGroups == 0 && kBatchTiles % kSumBuffers == 0);
+  static constexpr int kBlocksPerSm = kColumnTiles <= (kType == DType::kF8E4M3 ? 1 : 2) ? 2 : 1;
+  /// One buffer costs a barrier per tile, two may not leave room for a neighbour.
+  static constexpr int kSumBuffers = kColumnTiles == 2 ? 1 : 2;
+  static constexpr int kTileOutputs = kTileRows * kPassRows;
+  static constexpr size_t kSharedBytes =
+      size_t{kWarps} * kStages * kStageBytes +
+      sizeof(float) * (kSumBuffers * kWarps + kSplitTiles) * kTileOutputs + kAlignment;
 };
 using HeldUpTo8 = HeldConfig<1, DType::kBF16>;
 using HeldUpTo16 = HeldConfig<2, DType::kBF16>;
 using HeldUpTo32 = HeldConfig<4, DType::kBF16>;
-using HeldUpTo64 = HeldConfig<4, DType::kBF16, 2>;
-using HeldUpTo128 = HeldConfig<4, DType::kBF16, 4>;
 using HeldF8UpTo8 = HeldConfig<1, DType::kF8E4M3>;
 using HeldF8UpTo16 = HeldConfig<2, DType::kF8E4M3>;
-using HeldF8UpTo32 = HeldConfig<2, DType::kF8E4M3, 2>;
-using HeldF8UpTo64 = HeldConfig<2, DType::kF8E4M3, 4>;
 
-/// Activation rows of one pass over the weights and the warps that share them, for each instance.
-struct HeldInstance {
-  int pass_rows;
-  int groups;
-  int blocks_per_sm;
-  size_t shared_bytes;
-};
-template <class Config>
-inline constexpr HeldInstance kHeldInstance{Config::kPassRows, Config::kGroups,
-                                            Config::kLaunchBlocksPerSm, Config::kSharedBytes};
-inline constexpr std::array kHeldBf16 = {kHeldInstance<HeldUpTo8>, kHeldInstance<HeldUpTo16>,
-                                         kHeldInstance<HeldUpTo32>, kHeldInstance<HeldUpTo64>,
-                                         kHeldInstance<HeldUpTo128>};
-inline constexpr std::array kHeldF8 = {kHeldInstance<HeldF8UpTo8>, kHeldInstance<HeldF8UpTo16>,
-                                       kHeldInstance<HeldF8UpTo32>, kHeldInstance<HeldF8UpTo64>};
-
-/// Of the instances without clusters, which every row length has.
 inline constexpr size_t kHeldSharedBytes =
-    std::max({HeldUpTo32::kLocalBytes, HeldF8UpTo16::kLocalBytes});
+    std::max({HeldUpTo8::kSharedBytes, HeldUpTo16::kSharedBytes, HeldUpTo32::kSharedBytes});
 
-/// Splits of a weight row: of its length and type alone, for the sums depend on it.
-constexpr int held_splits(int in_features, DType type) {
-  const bool is_f8 = type == DType::kF8E4M3;
-  const int slices = divide_up(is_f8 ? in_features : 2 * in_features, HeldGeometry::kSliceBytes);
-  return divide_up(slices, HeldGeometry::kChains *
-                               (is_f8 ? HeldGeometry::kF8Slices : HeldGeometry::kBf16Slices));
+/// Blocks that share a weight row: of its length alone, for the sums depend on it. 0: too long.
+constexpr int held_split(int in_features) {
+  if (in_features <= HeldGeometry::kElements) return 1;
+  return in_features <= HeldGeometry::kElements * HeldGeometry::kSplit ? HeldGeometry::kSplit : 0;
 }
 
-/// Grid: (passes x cluster) x teams; a team is the cluster of blocks that share weight rows.
+/// Grid: (passes x split) x groups; a group is the cluster of blocks that share weight rows.
 struct HeldPlan {
-  int config = 0;  // index into kHeldBf16 or kHeldF8
-  int passes = 0;  // over the activation rows
-  int cluster = 1;
-  int blocks_per_sm = 1;  // of this launch
-  int rows_per_team = 0;  // weight rows, of all parts one after the other
-  int teams = 0;
+  int pass_rows = 0;
+  int passes = 0;
+  int split = 1;
+  int tiles_per_group = 0;
+  int groups = 0;
 };
 
-/// The instance for so many rows.
-constexpr HeldPlan choose_held(int rows, DType type, const GpuSpec& gpu) {
+constexpr HeldPlan plan_held(int total_tiles, int rows, int in_features, DType type,
+                             const GpuSpec& gpu) {
   HeldPlan plan;
-  const auto choose = [&](const auto& instances) {
-    const auto at = [&](int config) { return instances[static_cast<size_t>(config)]; };
-    const auto fits = [&](const HeldInstance& instance) {
-      return instance.groups == 1 ||
-             (gpu.compute_major >= 9 && instance.shared_bytes <= gpu.shared_bytes_per_block);
-    };
-    while (plan.config + 1 < static_cast<int>(instances.size()) &&
-           at(plan.config).pass_rows < rows && fits(at(plan.config + 1)))
-      ++plan.config;
-    plan.passes = divide_up(rows, at(plan.config).pass_rows);
-    plan.cluster = at(plan.config).groups;
-    plan.blocks_per_sm = at(plan.config).blocks_per_sm;
-  };
-  if (type == DType::kF8E4M3)
-    choose(kHeldF8);
-  else
-    choose(kHeldBf16);
+  plan.pass_rows = rows <= HeldUpTo8::kPassRows ? HeldUpTo8::kPassRows
+                   : rows <= HeldUpTo16::kPassRows || type == DType::kF8E4M3
+                       ? HeldUpTo16::kPassRows
+                       : HeldUpTo32::kPassRows;
+  plan.passes = divide_up(rows, plan.pass_rows);
+  plan.split = held_split(in_features);
+  if (total_tiles == 0 || plan.passes == 0) return plan;
+  const int groups = std::max(1, gpu.num_sms / (plan.passes * plan.split));
+  plan.tiles_per_group = divide_up(total_tiles, groups);
+  if (plan.split > 1)
+    plan.tiles_per_group = std::min(plan.tiles_per_group, HeldGeometry::kSplitTiles);
+  plan.groups = divide_up(total_tiles, plan.tiles_per_group);
   return plan;
 }
 
-/// Every team gets the same number of weight rows, to within one: no half-empty last wave.
-/// `clusters`: how many of the chosen size run at once with one block per SM.
-constexpr HeldPlan plan_held(HeldPlan plan, int total_rows, int clusters) {
-  if (total_rows == 0 || plan.passes == 0) return plan;
-  const int teams = std::max(1, clusters * plan.blocks_per_sm / plan.passes);
-  plan.rows_per_team = divide_up(total_rows, teams);
-  plan.teams = divide_up(total_rows, plan.rows_per_team);
-  return plan;
+/// Empty when the held kernel takes rows of this length (of weights that the streaming kernel can
+/// read), else why not.
+inline std::string_view supports_held(int in_features, const GpuSpec& gpu) {
+  if (held_split(in_features) == 0) return "activations of such rows do not fit into registers";
+  if (held_split(in_features) > 1 && gpu.compute_major < 9) return "clusters need sm_90";
+  if (gpu.shared_bytes_per_block < kHeldSharedBytes) return "too little shared memory";
+  return {};
 }
 
 constexpr bool aligned_to(const void* pointer, size_t bytes) {
@@ -165,7 +170,7 @@ inline std::string_view supports_stream(const ops::LinearWeight& weight, const v
                                         const GpuSpec& gpu) {
   constexpr size_t kAccessBytes = 16;
   if (gpu.compute_major < 8) return "asynchronous copies need sm_80";
-  if (gpu.shared_bytes_per_block < kHeldSharedBytes) return "too little shared memory";
+  if (gpu.shared_bytes_per_block < kStreamSharedBytes) return "too little shared memory";
   if (weight.dtype != DType::kBF16 && weight.dtype != DType::kF8E4M3)
     return "weights are neither BF16 nor E4M3";
   if (weight.row_bytes() == 0 || weight.row_bytes() % StreamGeometry::kSliceBytes != 0)
