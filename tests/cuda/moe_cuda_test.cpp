@@ -382,6 +382,17 @@ TEST_F(ExpertsCudaTest, RowHasTheSameBitsInEveryLaunch) {
     }
 }
 
+/// Prompts of FP8 experts take other kernels once an expert has many rows.
+TEST_F(ExpertsCudaTest, WideAndNarrowTilesGiveTheSameBits) {
+  constexpr int kManyRows = 700;
+  for (const ExpertSize& size : {kFastSizes[1], kFastSizes[2]}) {
+    prepare(size, kManyRows);
+    const std::vector<float> all = run(0, kManyRows, ops::Role::kPrefill);
+    for (const int rows : {33, kMostRows})
+      ASSERT_NO_FATAL_FAILURE(expect_same_rows(all, 41, run(41, rows, ops::Role::kPrefill), rows));
+  }
+}
+
 TEST_F(ExpertsCudaTest, GenericKernelsAgree) {
   for (const ExpertSize& size : kFastSizes) {
     constexpr int kRows = 37;

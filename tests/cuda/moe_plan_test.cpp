@@ -131,7 +131,7 @@ TEST(MoePlanTest, SharesAreEqual) {
 }
 
 TEST(MoePlanTest, TilesHoldTheirGroupAndNoneIsEmpty) {
-  for (const int most : {128, 192})
+  for (const int most : {64, 80, 160, kGroupedTokens})
     for (int count = 1; count < 20000; count += count < 2000 ? 1 : 37) {
       const int tiles = ceil_div(count, most), tokens = tile_tokens(count, tiles);
       ASSERT_LE(tokens, most) << count;
@@ -140,21 +140,27 @@ TEST(MoePlanTest, TilesHoldTheirGroupAndNoneIsEmpty) {
     }
 }
 
-TEST(MoePlanTest, EveryWeightRowHasOnePlace) {
-  constexpr int kWidth = 640;
-  std::array<std::vector<int>, 2> seen = {std::vector<int>(kWidth), std::vector<int>(kWidth)};
-  for (int row = 0; row < 2 * kWidth; ++row) {
-    const WeightPlace place = weight_place(true, row);
-    ++seen[place.second ? 1 : 0].at(static_cast<size_t>(place.row));
+TEST(MoePlanTest, SharedTilesFillTheDevice) {
+  constexpr int kWeightTiles = 5, kSms = 132;
+  const auto tiles = [](int rows, int tokens) { return ceil_div(rows, tokens) * kWeightTiles; };
+  for (int rows = 1; rows <= kGroupedRows; ++rows) {
+    const int tokens = shared_tile_tokens(rows, kWeightTiles, kSms);
+    ASSERT_GE(tokens, 64) << rows;
+    ASSERT_LE(tokens, kGroupedTokens) << rows;
+    ASSERT_EQ(tokens % 8, 0) << rows;
+    // No more rounds than the longest tiles take.
+    ASSERT_EQ(ceil_div(tiles(rows, tokens), kSms), ceil_div(tiles(rows, kGroupedTokens), kSms))
+        << rows;
   }
-  for (const std::vector<int>& matrix : seen)
-    for (const int count : matrix) EXPECT_EQ(count, 1);
-  EXPECT_EQ(weight_place(false, 37).row, 37);
+  EXPECT_EQ(shared_tile_tokens(2048, kWeightTiles, kSms), 80);
+  EXPECT_EQ(shared_tile_tokens(64, kWeightTiles, kSms), 64);
 }
 
 TEST(MoePlanTest, ScratchIsBounded) {
   constexpr size_t kLimit = size_t{1} << 30;
   EXPECT_LT(grouped_scratch(kReleased, kGroupedRows).bytes(), kLimit);
+  const MoeShape codes = with_types(kReleased, DType::kF8E4M3, DType::kBF16);
+  EXPECT_LT(grouped_scratch(codes, kGroupedRows).bytes(), kLimit);
   EXPECT_LT(stream_scratch(kReleased, stream_rows(kReleased)).bytes(), kLimit);
   EXPECT_LT(stream_scratch(kReleased, generic_rows(kReleased)).bytes(), kLimit);
   EXPECT_GE(stream_rows(kReleased), 256);

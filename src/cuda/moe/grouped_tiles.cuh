@@ -13,12 +13,14 @@ struct GroupTables {
   const int32_t* begins = nullptr;       // [groups] first entry
   const int32_t* counts = nullptr;       // [groups]
   const int32_t* tile_begins = nullptr;  // [groups + 1] token tiles of the groups before
+  int32_t* taken = nullptr;              // tiles taken after every block's first one
   int first = 0;
   int last = 0;
   int weight_tiles = 0;  // tiles that cover the weight rows of an expert
 };
 
-struct GroupTile {
+/// 16 bytes: one load.
+struct alignas(16) GroupTile {
   int expert = 0;       // -1: the shared one
   int weight_tile = 0;  // of the expert's weight rows
   int first_entry = 0;

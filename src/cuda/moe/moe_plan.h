@@ -205,8 +205,28 @@ constexpr int grouped_blocks(int rows) {
   return 0;
 }
 /// Token rows of a tile at most: two blocks of 64 by 192 fill the register file of a warpgroup.
-/// FP8 needs registers for the codes on their way.
-constexpr int grouped_tokens(DType weight) { return weight == DType::kF8E4M3 ? 128 : 192; }
+inline constexpr int kGroupedTokens = 192;
+/// FP8: products this narrow leave registers for widening the next codes while they run.
+inline constexpr int kGroupedNarrowTokens = 128;
+/// Token rows of a routed tile at most. Narrow tiles as long as nearly every expert fits into one.
+constexpr int grouped_tokens(const MoeShape& shape, int rows) {
+  constexpr int kMostMean = 96;
+  const int mean = ceil_div(rows * shape.top_k, std::max(1, shape.num_experts));
+  return shape.routed == DType::kF8E4M3 && mean <= kMostMean ? kGroupedNarrowTokens
+                                                             : kGroupedTokens;
+}
+/// Products over one set of entries: up and down, of the shared and of the routed experts.
+inline constexpr int kGroupedLaunches = 4;
+
+/// Token rows of a tile of the shared expert when it has a launch of its own: as few as keep every
+/// multiprocessor busy in as many rounds as the longest tiles need.
+constexpr int shared_tile_tokens(int rows, int weight_tiles, int num_sms) {
+  constexpr int kLeast = 64, kColumnUnit = 8;  // narrower products do not exist
+  const int rounds = ceil_div(ceil_div(rows, kGroupedTokens) * weight_tiles, num_sms);
+  const int token_tiles = std::max(1, rounds * num_sms / weight_tiles);
+  const int tokens = ceil_div(ceil_div(rows, token_tiles), kColumnUnit) * kColumnUnit;
+  return std::clamp(tokens, kLeast, kGroupedTokens);
+}
 
 /// Entries per tile of a group of `count` entries that the sort gave `tiles` tiles: equally many,
 /// as far as whole columns of the product allow. The last tile is never empty, because no tile is
@@ -214,18 +234,6 @@ constexpr int grouped_tokens(DType weight) { return weight == DType::kF8E4M3 ? 1
 constexpr int tile_tokens(int count, int tiles) {
   constexpr int kColumnUnit = 8;
   return ceil_div(ceil_div(count, tiles), kColumnUnit) * kColumnUnit;
-}
-
-/// Where row `row` of the weight rows that an expert's tiles cover lies: gate and up alternate in
-/// groups of eight, so that one thread gets both of a feature.
-struct WeightPlace {
-  int row = 0;          // of the matrix
-  bool second = false;  // up instead of gate
-};
-constexpr WeightPlace weight_place(bool up, int row) {
-  constexpr int kGroup = 8;
-  if (!up) return {row, false};
-  return {row / (2 * kGroup) * kGroup + row % kGroup, row / kGroup % 2 != 0};
 }
 
 constexpr std::string_view why_not_grouped(const MoeShape& shape, const GpuSpec& gpu) {
@@ -255,8 +263,10 @@ struct GroupedScratch {
   size_t places = 0;       // [rows, slots]
   size_t source_rows = 0;  // [entries]
   size_t tables = 0;       // begins, counts, tile_begins of every group
+  size_t taken = 0;        // [kGroupedLaunches]
+  size_t ordered = 0;      // [rows, hidden] BF16, for FP8 weights
   constexpr size_t bytes() const {
-    return inner + results + histogram + places + source_rows + tables;
+    return inner + results + histogram + places + source_rows + tables + taken + ordered;
   }
 };
 constexpr int sort_segments(const MoeShape& shape, int rows) {
@@ -272,7 +282,12 @@ constexpr GroupedScratch grouped_scratch(const MoeShape& shape, int rows) {
       .histogram = align_scratch(static_cast<size_t>(sort_segments(shape, rows)) * experts * ints),
       .places = align_scratch(entries * ints),
       .source_rows = align_scratch(entries * ints),
-      .tables = 3 * align_scratch((experts + 2) * ints)};
+      .tables = 3 * align_scratch((experts + 2) * ints),
+      .taken = align_scratch(kGroupedLaunches * ints),
+      .ordered =
+          shape.routed == DType::kF8E4M3 || shape.shared == DType::kF8E4M3
+              ? align_scratch(static_cast<size_t>(rows) * static_cast<size_t>(shape.hidden) * bf16)
+              : 0};
 }
 
 }  // namespace tessera::cuda::moe

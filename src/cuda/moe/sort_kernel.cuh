@@ -22,10 +22,12 @@ struct SortArgs {
   int32_t* begins = nullptr;       // [groups] first entry
   int32_t* counts = nullptr;       // [groups]
   int32_t* tile_begins = nullptr;  // [groups + 1] tiles of the groups before
+  int32_t* taken = nullptr;        // [kGroupedLaunches] tiles taken by each launch
   int rows = 0;
   int top_k = 0;
   int num_experts = 0;
-  int tile_rows = 0;  // entries per tile at most
+  int tile_rows = 0;         // entries per tile at most
+  int shared_tile_rows = 0;  // the same for the shared expert
 };
 
 /// Pairs of each expert in one segment per block.
@@ -80,8 +82,8 @@ __global__ void __launch_bounds__(Config::kThreads) sort_place(SortArgs args) {
     tiles += moe::ceil_div(total[step], args.tile_rows);
   }
   int begin = exclusive_sum<Config::kThreads>(sum, warp_sums);
-  int tile =
-      exclusive_sum<Config::kThreads>(tiles, warp_sums) + moe::ceil_div(args.rows, args.tile_rows);
+  int tile = exclusive_sum<Config::kThreads>(tiles, warp_sums) +
+             moe::ceil_div(args.rows, args.shared_tile_rows);
   for (int step = 0; step < kPerThread; ++step) {
     const int expert = thread * kPerThread + step;
     if (expert >= args.num_experts) continue;
@@ -100,6 +102,7 @@ __global__ void __launch_bounds__(Config::kThreads) sort_place(SortArgs args) {
     args.begins[0] = pairs;
     args.counts[0] = args.rows;
     args.tile_begins[0] = 0;
+    for (int launch = 0; launch < moe::kGroupedLaunches; ++launch) args.taken[launch] = 0;
   }
   __syncthreads();  // the segment's experts and first entries are there
 

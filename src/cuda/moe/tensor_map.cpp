@@ -32,7 +32,7 @@ Encode find_encoder() {
 }
 
 template <size_t kRank>
-CUtensorMap encode(const std::byte* base, const std::array<cuuint64_t, kRank>& sizes,
+CUtensorMap encode(DType dtype, const std::byte* base, const std::array<cuuint64_t, kRank>& sizes,
                    const std::array<cuuint64_t, kRank - 1>& distances,
                    const std::array<cuuint32_t, kRank>& box) {
   static const Encode kEncode = find_encoder();
@@ -41,9 +41,12 @@ CUtensorMap encode(const std::byte* base, const std::array<cuuint64_t, kRank>& s
   CUtensorMap map{};
   // The encoder takes a pointer to mutable memory, but only stores the address.
   void* address = const_cast<std::byte*>(base);
+  // The swizzle spans one row of a box.
+  const bool codes = dtype == DType::kF8E4M3;
   const CUresult status = kEncode(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank, address, sizes.data(), distances.data(),
-      box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      &map, codes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank,
+      address, sizes.data(), distances.data(), box.data(), steps.data(),
+      CU_TENSOR_MAP_INTERLEAVE_NONE, codes ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     throw std::runtime_error("cuTensorMapEncodeTiled failed with " + std::to_string(status));
@@ -58,7 +61,6 @@ cuuint64_t expert_distance(const MatrixStack& stack, size_t matrix_bytes) {
 }  // namespace
 
 std::string_view why_not_mapped(const ExpertStack& stack) {
-  if (stack.dtype != DType::kBF16) return {};  // FP8 weights do not come through maps
   const auto aligned = [](const MatrixStack& matrix) {
     return reinterpret_cast<uintptr_t>(matrix.data) % kMapAlign == 0 &&
            matrix.stride % kMapAlign == 0 && matrix.stride >= 0;
@@ -72,10 +74,10 @@ std::string_view why_not_mapped(const ExpertStack& stack) {
 
 CUtensorMap map_gate_up(const ExpertStack& stack, int width, int hidden, int num_experts,
                         int tile_rows) {
-  const size_t row_bytes = static_cast<size_t>(hidden) * dtype_bytes(DType::kBF16);
+  const size_t row_bytes = static_cast<size_t>(hidden) * dtype_bytes(stack.dtype);
   const size_t matrix_bytes = row_bytes * static_cast<size_t>(width);
   return encode<5>(
-      stack.gate.data,
+      stack.dtype, stack.gate.data,
       {static_cast<cuuint64_t>(hidden), kGroupRows, 2, static_cast<cuuint64_t>(width / kGroupRows),
        static_cast<cuuint64_t>(num_experts)},
       {row_bytes, static_cast<cuuint64_t>(stack.up.data - stack.gate.data), row_bytes * kGroupRows,
@@ -85,9 +87,9 @@ CUtensorMap map_gate_up(const ExpertStack& stack, int width, int hidden, int num
 
 CUtensorMap map_down(const ExpertStack& stack, int width, int hidden, int num_experts,
                      int tile_rows) {
-  const size_t row_bytes = static_cast<size_t>(width) * dtype_bytes(DType::kBF16);
+  const size_t row_bytes = static_cast<size_t>(width) * dtype_bytes(stack.dtype);
   const size_t matrix_bytes = row_bytes * static_cast<size_t>(hidden);
-  return encode<3>(stack.down.data,
+  return encode<3>(stack.dtype, stack.down.data,
                    {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(hidden),
                     static_cast<cuuint64_t>(num_experts)},
                    {row_bytes, expert_distance(stack.down, matrix_bytes)},

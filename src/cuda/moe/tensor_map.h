@@ -14,8 +14,9 @@ namespace tessera::cuda::moe {
 /// Empty when both can be described: distances are multiples of 16 bytes, up lies behind gate.
 std::string_view why_not_mapped(const ExpertStack& stack);
 
-/// Boxes of 64 BF16 by `tile_rows` rows with the 128-byte swizzle. Gate and up rows alternate in
-/// groups of eight; dimensions: K, row in group, gate or up, group, expert.
+/// Boxes of 64 columns by `tile_rows` rows, swizzled over 128 bytes (BF16) or 64 (FP8 codes). Gate
+/// and up rows alternate in groups of eight; dimensions: K, row in group, gate or up, group,
+/// expert.
 CUtensorMap map_gate_up(const ExpertStack& stack, int width, int hidden, int num_experts,
                         int tile_rows);
 /// Dimensions: K, row, expert.
