@@ -5,6 +5,7 @@
 
 #include "cuda/device/bf16.cuh"
 #include "cuda/device/mma.cuh"
+#include "cuda/moe/code_order.cuh"
 #include "cuda/moe/stream_ring.cuh"
 
 namespace tessera::cuda::device {
@@ -46,10 +47,23 @@ __device__ __forceinline__ void multiply_bf16(const uint4& top, const uint4& bot
   mma_m16n8k16(sum, {top.x, bottom.x, top.y, bottom.y}, {x.x, x.y});
   mma_m16n8k16(sum, {top.z, bottom.z, top.w, bottom.w}, {x.z, x.w});
 }
-/// Codes are exact in BF16.
+/// Activations in the order of widened codes: of every four the even ones, then the odd ones.
+template <class Weight>
+__device__ __forceinline__ void order_column(ColumnSlice& column) {
+  using Slice = StreamSlice<Weight>;
+  constexpr uint32_t kLowHalves = 0x5410, kHighHalves = 0x7632;
+  if constexpr (Slice::kScaled) {
+#pragma unroll
+    for (int index = 0; index < Slice::kVectors; ++index) {
+      const uint4 x = column[index];
+      column[index] = {__byte_perm(x.x, x.y, kLowHalves), __byte_perm(x.x, x.y, kHighHalves),
+                       __byte_perm(x.z, x.w, kLowHalves), __byte_perm(x.z, x.w, kHighHalves)};
+    }
+  }
+}
 __device__ __forceinline__ void multiply_codes(uint32_t top, uint32_t bottom, uint32_t x_low,
                                                uint32_t x_high, float (&sum)[4]) {
-  const uint2 a = f8x4_to_bf16x4(top), b = f8x4_to_bf16x4(bottom);
+  const uint2 a = widen_codes(top), b = widen_codes(bottom);
   mma_m16n8k16(sum, {a.x, b.x, a.y, b.y}, {x_low, x_high});
 }
 
@@ -103,6 +117,7 @@ __device__ __forceinline__ void multiply_panel(const moe::StreamSplit& split, in
     ColumnSlice now;
 #pragma unroll
     for (int index = 0; index < kColumnVectors; ++index) now[index] = ahead[index];
+    order_column<Weight>(now);
     if (slice + split.per_team < split.slices)
       load_column<Weight>(x, slice + split.per_team, ahead);
 #pragma unroll
