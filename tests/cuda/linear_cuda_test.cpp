@@ -155,14 +155,10 @@ struct Layout {
   const std::vector<PartSpec>& parts;
   int ins;
 };
-const Layout kLayouts[] = {{"gdn", kGdnParts, 2560},
-                           {"mixed", kMixedParts, 2560},
-                           {"head", kHeadPart, 2560},
-                           {"head f8", kHeadF8Part, 2560},
-                           {"out", kOutPart, 6144},
-                           {"out f8", kOutF8Part, 6144},
-                           {"wide", kWidePart, 2624},
-                           {"long", kLongPart, 12352}};
+const Layout kLayouts[] = {{"gdn", kGdnParts, 2560},  {"mixed", kMixedParts, 2560},
+                           {"head", kHeadPart, 2560}, {"head f8", kHeadF8Part, 2560},
+                           {"out", kOutPart, 6144},   {"out f8", kOutF8Part, 6144},
+                           {"wide", kWidePart, 2624}, {"long", kLongPart, 12352}};
 
 TEST_F(LinearCudaTest, DecodeMatchesTheDefinition) {
   for (const Layout& layout : kLayouts) {

@@ -90,10 +90,7 @@ class HeldFeed {
  public:
   __device__ HeldFeed(const HeldArgs& args, const SliceShare& share, std::byte* ring, int begin,
                       int end)
-      : args_(args),
-        ring_(ring),
-        slices_(share.count),
-        left_(share.count > 0 ? end - begin : 0) {
+      : args_(args), ring_(ring), slices_(share.count), left_(share.count > 0 ? end - begin : 0) {
     if (left_ == 0) {
       device::allow_next_kernel();
     } else {

@@ -124,8 +124,7 @@ struct RoundsConfig : RoundsGeometry {
   static constexpr int kTilePairs = kPassRows * kTileRows / 2;  // of a tile's sums
   /// Of one launch, where registers allow: decoding E4M3 takes more than the warps of one block.
   static constexpr int kBlocksPerSm = kType == DType::kF8E4M3 && kColumnTiles == 1 ? 2 : 1;
-  static constexpr size_t kSharedBytes =
-      kRingBytes + 2 * kWarps * kTilePairs * 2 * sizeof(float);
+  static constexpr size_t kSharedBytes = kRingBytes + 2 * kWarps * kTilePairs * 2 * sizeof(float);
 };
 using RoundsF8UpTo8 = RoundsConfig<1, DType::kF8E4M3>;
 using RoundsF8UpTo16 = RoundsConfig<2, DType::kF8E4M3>;
@@ -139,8 +138,8 @@ inline constexpr size_t kStreamSharedBytes =
 constexpr int rounds_of(int in_features, DType type) {
   const bool is_f8 = type == DType::kF8E4M3;
   const int slices = divide_up(is_f8 ? in_features : 2 * in_features, StreamGeometry::kSliceBytes);
-  return divide_up(slices, StreamGeometry::kWarps * (is_f8 ? StreamGeometry::kF8Slices
-                                                           : StreamGeometry::kBf16Slices));
+  return divide_up(slices, StreamGeometry::kWarps *
+                               (is_f8 ? StreamGeometry::kF8Slices : StreamGeometry::kBf16Slices));
 }
 
 /// Grid: passes x blocks; neighbouring blocks share weight rows through the L2.
