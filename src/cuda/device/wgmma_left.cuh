@@ -48,8 +48,8 @@ __device__ __forceinline__ void multiply_left_columns(float (&d)[64], const uint
                                                       uint64_t b) {
   asm volatile(
       "{\n.reg .pred keep;\nsetp.eq.b32 keep, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TESSERA_NAMES_0_31
-          TESSERA_NAMES_32_63 "}, {%64, %65, %66, %67}, %68, keep, 1, 1, 1;\n}"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{" TESSERA_NAMES_0_31 TESSERA_NAMES_32_63 "}, {%64, %65, %66, %67}, %68, keep, 1, 1, 1;\n}"
       : TESSERA_OUT32(d, 0), TESSERA_OUT32(d, 32)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
