@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The chat on a terminal: turns, history keys, Ctrl-C, ways out.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
+#include <cstdlib>
 
 #include "cli/child.h"
 
@@ -23,7 +26,21 @@ std::vector<std::string> chat(std::vector<std::string> more = {}) {
   return words;
 }
 
-TEST(ChatTest, AnswersTurnAfterTurnAndLeavesOnCommand) {
+class ChatTest : public testing::Test {
+ protected:
+  /// A chroot without /dev/pts has none: the child would never show a prompt.
+  void SetUp() override {
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0) GTEST_SKIP() << "no pseudo-terminal: is /dev/pts mounted?";
+    const bool usable = grantpt(terminal) == 0 && unlockpt(terminal) == 0;
+    const char* name = usable ? ptsname(terminal) : nullptr;
+    const bool found = name != nullptr && access(name, R_OK | W_OK) == 0;
+    close(terminal);
+    if (!found) GTEST_SKIP() << "no pseudo-terminal: is /dev/pts mounted?";
+  }
+};
+
+TEST_F(ChatTest, AnswersTurnAfterTurnAndLeavesOnCommand) {
   TerminalChild child(chat());
   ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kQuestion);
@@ -36,7 +53,7 @@ TEST(ChatTest, AnswersTurnAfterTurnAndLeavesOnCommand) {
   EXPECT_EQ(child.wait(), 0);
 }
 
-TEST(ChatTest, TheSecondTurnReadsOnlyWhatIsNew) {
+TEST_F(ChatTest, TheSecondTurnReadsOnlyWhatIsNew) {
   TerminalChild child(chat({"--json"}));
   const auto cached_tokens = [&child](const std::string& question) {
     EXPECT_TRUE(child.wait_for_prompt()) << child.output();
@@ -53,7 +70,7 @@ TEST(ChatTest, TheSecondTurnReadsOnlyWhatIsNew) {
   EXPECT_EQ(cached_tokens(kQuestion), 0);
 }
 
-TEST(ChatTest, CtrlCStopsTheAnswerAndNotTheChat) {
+TEST_F(ChatTest, CtrlCStopsTheAnswerAndNotTheChat) {
   TerminalChild child(chat({"--ignore-eos", "--max-tokens", "0"}));
   ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kQuestion);
@@ -68,7 +85,7 @@ TEST(ChatTest, CtrlCStopsTheAnswerAndNotTheChat) {
   EXPECT_EQ(child.wait(), 0);
 }
 
-TEST(ChatTest, AFullContextNamesTheWayOut) {
+TEST_F(ChatTest, AFullContextNamesTheWayOut) {
   TerminalChild child(chat({"--ctx", "64", "--ignore-eos"}));
   ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kQuestion);
@@ -83,7 +100,7 @@ TEST(ChatTest, AFullContextNamesTheWayOut) {
   ASSERT_TRUE(child.wait_for(kAnswer)) << child.output();
 }
 
-TEST(ChatTest, CtrlCAtThePromptDropsTheLine) {
+TEST_F(ChatTest, CtrlCAtThePromptDropsTheLine) {
   TerminalChild child(chat());
   ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("never to be sent");
@@ -97,7 +114,7 @@ TEST(ChatTest, CtrlCAtThePromptDropsTheLine) {
   EXPECT_EQ(child.wait(), 0);
 }
 
-TEST(ChatTest, TheUpKeyBringsTheLastLineBack) {
+TEST_F(ChatTest, TheUpKeyBringsTheLastLineBack) {
   TerminalChild child(chat());
   ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type(kQuestion);
@@ -111,7 +128,7 @@ TEST(ChatTest, TheUpKeyBringsTheLastLineBack) {
   EXPECT_EQ(child.wait(), 0);
 }
 
-TEST(ChatTest, AnUnknownCommandIsNotSentToTheModel) {
+TEST_F(ChatTest, AnUnknownCommandIsNotSentToTheModel) {
   TerminalChild child(chat());
   ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("/frobnicate\n");
@@ -121,7 +138,7 @@ TEST(ChatTest, AnUnknownCommandIsNotSentToTheModel) {
   EXPECT_EQ(child.wait(), 0);
 }
 
-TEST(ChatTest, LettersOfAnyScriptCanBeTyped) {
+TEST_F(ChatTest, LettersOfAnyScriptCanBeTyped) {
   TerminalChild child(chat());
   ASSERT_TRUE(child.wait_for_prompt()) << child.output();
   child.type("/na\u00EFve\u4E16\u754C\n");
