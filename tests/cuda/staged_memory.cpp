@@ -19,6 +19,7 @@ constexpr size_t kCacheLimit = size_t{16} << 30;
 constexpr size_t kImageLimit = size_t{256} << 20;
 
 void put(const StagedPiece& piece, std::byte* to) {
+  if (piece.count == 0) return;  // nothing may lie at nullptr
   if (!piece.rounded) {
     std::memcpy(to, piece.host, piece.count);
     return;
@@ -32,6 +33,7 @@ void put(const StagedPiece& piece, std::byte* to) {
 }
 
 void get(const StagedPiece& piece, const std::byte* before, const std::byte* after) {
+  if (piece.count == 0) return;
   if (!piece.rounded) {
     std::memcpy(piece.host, after, piece.count);
     return;
