@@ -60,7 +60,7 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
 
 /// Why nothing is drafted; empty when the draft layer runs.
 std::string why_no_draft(const EngineOptions& options, const ModelWeights& weights,
-                       const ops::Traits& traits) {
+                         const ops::Traits& traits) {
   if (!weights.draft) return "the checkpoint has no mtp.* tensors";
   if (!traits.drafts) return "this backend has no draft layer";
   if (options.max_draft == 0) return "max_draft is 0";

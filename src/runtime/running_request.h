@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/generation.h"
@@ -21,13 +22,16 @@ struct RunningRequest {
   std::shared_ptr<Generation::Impl> out;
   ScopedSequence sequence;
   Sampler sampler;
-  int64_t position = 0;  // tokens absorbed
-  int32_t pending = -1;  // sampled, not yet absorbed
+  int depth = 0;                  // drafts a round at most; 0: the draft layer is not used
+  std::vector<int32_t> drafts{};  // what the next round verifies after `pending`
+  int64_t position = 0;           // tokens absorbed
+  int32_t pending = -1;           // sampled, not yet absorbed
   int max_new_tokens = 0;
   Usage usage{};
   std::vector<float> prompt_logprobs{};
   Clock::time_point started = Clock::now();
   Clock::time_point first_token{};
+  std::optional<FinishReason> ending{};  // the text has ended, the last event is still to come
   bool done = false;
 
   int64_t prompt_left() const { return std::max<int64_t>(usage.prompt_tokens - position, 0); }
