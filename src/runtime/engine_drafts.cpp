@@ -37,11 +37,16 @@ void EngineLoop::propose(std::span<const Turn> turns, ops::Role role, bool live)
     if (running.depth > 0 && !running.done && needed) kept.push_back(&turn);
   }
   if (kept.empty()) return;
+  choose_depths(kept, static_cast<int>(turns.size() - kept.size()));
+  const auto begin = RunningRequest::Clock::now();
   auto status = guarded([&]() -> Result<void> {
     if (auto caught_up = catch_up(kept, role, live); !caught_up) return caught_up;
     return live ? draft(kept) : Result<void>();
   });
-  if (status) return;
+  if (status) {
+    if (role == ops::Role::kDecode) record_drafts(kept, seconds_since(begin));
+    return;
+  }
   log_message(LogLevel::kWarning, "drafting ends: " + status.error().message());
   for (const Turn* turn : kept) {
     turn->running->depth = 0;
@@ -49,10 +54,38 @@ void EngineLoop::propose(std::span<const Turn> turns, ops::Role role, bool live)
   }
 }
 
-/// Tokens that the next round may verify: the round draws one more than it has drafts.
-int EngineLoop::next_depth(const RunningRequest& running) {
-  const int left = running.max_new_tokens - running.usage.completion_tokens;
-  return running.ending ? 0 : std::min(running.depth, left - 1);
+/// Drafts of the next round: it draws one token more than it has drafts. Sequences that leave the
+/// depth to the engine share one, so that a batch is as fast as it can be; each tries its own text
+/// first, and leaves the draft layer alone once that has not paid for a while.
+void EngineLoop::choose_depths(std::span<const Turn* const> turns, int other_rows) {
+  constexpr int kTrialRounds = 3, kTrialDepth = 2, kMostIdleRounds = 4;
+  std::vector<const AcceptanceRates*> adaptive;
+  for (const Turn* turn : turns) {
+    const RunningRequest& running = *turn->running;
+    if (running.adaptive)
+      adaptive.push_back(&running.acceptance);
+    else
+      other_rows += running.depth + 1;
+  }
+  const int best = policy_.best_depth(adaptive, other_rows, model_->options().max_draft);
+  for (const Turn* turn : turns) {
+    RunningRequest& running = *turn->running;
+    int wanted = running.depth;
+    if (running.adaptive) {
+      const bool on_trial = running.acceptance.rounds() < kTrialRounds;
+      wanted = std::min(running.depth, on_trial ? kTrialDepth : best);
+      running.idle_rounds = wanted > 0 ? 0 : running.idle_rounds + 1;
+      if (running.idle_rounds > kMostIdleRounds) running.depth = 0;
+    }
+    const int left = running.max_new_tokens - running.usage.completion_tokens;
+    running.next_depth = running.ending ? 0 : std::min(wanted, left - 1);
+  }
+}
+
+void EngineLoop::record_drafts(std::span<const Turn* const> turns, double seconds) {
+  int depth = 0;
+  for (const Turn* turn : turns) depth = std::max(depth, turn->running->next_depth);
+  policy_.draft_phase(depth, seconds);
 }
 
 /// Keys and values of all absorbed rows but the live one of each sequence that will draft.
@@ -63,7 +96,7 @@ Result<void> EngineLoop::catch_up(std::span<const Turn* const> turns, ops::Role 
     const RunningRequest& running = *turn->running;
     std::vector<int32_t>& ids =
         next.emplace_back(turn->ids.begin() + 1, turn->ids.begin() + turn->kept);
-    if (!live || next_depth(running) == 0) ids.push_back(turn->next);
+    if (!live || running.next_depth == 0) ids.push_back(turn->next);
     rows.push_back({.sequence = running.sequence.id(),
                     .position = running.position - turn->kept,
                     .first_source = turn->first_row});
@@ -85,7 +118,7 @@ Result<void> EngineLoop::draft(std::span<const Turn* const> turns) {
   std::vector<DraftRows> rows;
   for (const Turn* turn : turns) {
     RunningRequest& running = *turn->running;
-    const int depth = next_depth(running);
+    const int depth = running.next_depth;
     if (depth == 0) continue;
     running.drafts.reserve(static_cast<size_t>(depth));
     chains.push_back({.running = &running, .sampler = running.sampler, .depth = depth});

@@ -10,17 +10,6 @@
 #include "runtime/guarded.h"
 
 namespace tessera {
-namespace {
-
-constexpr int kDefaultDepth = 3;
-
-double seconds_between(RunningRequest::Clock::time_point from,
-                       RunningRequest::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
-}  // namespace
-
 EngineLoop::EngineLoop(std::unique_ptr<LoadedModel> model)
     : model_(std::move(model)), thread_([this] { work(); }) {}
 
@@ -113,7 +102,8 @@ Result<RunningRequest> EngineLoop::start(Queued& queued) {
   const auto prompt_tokens = static_cast<int>(request.prompt.size());
   const int room = model_->max_context() - prompt_tokens;
   const int64_t cached = store.length(*id);
-  int depth = request.draft == kDraftAuto ? kDefaultDepth : request.draft;
+  const bool adaptive = request.draft == kDraftAuto;
+  int depth = adaptive ? model_->options().max_draft : request.draft;
   if (!model_->has_draft()) depth = 0;
   if (depth > 0 && cached > 0) {
     const Result<bool> resumed = resume_drafting(*id, request.prompt);
@@ -125,7 +115,8 @@ Result<RunningRequest> EngineLoop::start(Queued& queued) {
       .out = queued.out,
       .sequence = std::move(sequence),
       .sampler = std::move(*sampler),
-      .depth = std::min(depth, model_->options().max_draft),
+      .depth = depth,
+      .adaptive = adaptive,
       .position = cached,
       .max_new_tokens = request.max_tokens > 0 ? request.max_tokens : room,
       .usage = {.prompt_tokens = prompt_tokens, .cached_tokens = static_cast<int>(cached)}};

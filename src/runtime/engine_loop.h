@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/draft_policy.h"
 #include "runtime/generation.h"
 #include "runtime/loaded_model.h"
 #include "runtime/running_request.h"
@@ -64,9 +65,10 @@ class EngineLoop {
   Result<void> deliver(RunningRequest& running, const ops::SampledToken& outcome, int64_t position);
   Result<bool> resume_drafting(SequenceId id, std::span<const int32_t> prompt);
   void propose(std::span<const Turn> turns, ops::Role role, bool live);
-  static int next_depth(const RunningRequest& running);
+  void choose_depths(std::span<const Turn* const> turns, int other_rows);
   Result<void> catch_up(std::span<const Turn* const> turns, ops::Role role, bool live);
   Result<void> draft(std::span<const Turn* const> turns);
+  void record_drafts(std::span<const Turn* const> turns, double seconds);
   void draw_drafts(std::span<Chain> chains);
   static void refuse(const Queued& queued, FinishReason reason, std::optional<Error> error = {});
   void finish(RunningRequest& running, FinishReason reason, std::optional<Error> error = {});
@@ -75,6 +77,7 @@ class EngineLoop {
 
   std::unique_ptr<LoadedModel> model_;
   std::vector<RunningRequest> running_{};
+  DraftPolicy policy_{};
   std::vector<float> logits_{};
   // Of the launch that is sampled.
   std::vector<ops::SampleRow> sample_rows_{};

@@ -57,8 +57,7 @@ Result<void> EngineLoop::run_prefill(RunningRequest& running, int rows) {
   Turn turn{.running = &running, .ids = {work.ids.begin(), work.ids.end()}, .kept = rows};
   if (last_chunk) {
     running.first_token = RunningRequest::Clock::now();
-    running.usage.prefill_seconds =
-        std::chrono::duration<double>(running.first_token - running.started).count();
+    running.usage.prefill_seconds = seconds_between(running.started, running.first_token);
     sample({&turn, 1}, static_cast<int>(logit_rows.size()) - 1, true);
     status = deliver(running, sampled_.front(), running.position);
     if (!status) return status;
@@ -145,10 +144,12 @@ Result<void> EngineLoop::launch_turns(std::span<const Turn> turns, bool verify) 
     for (size_t row = 0; row < turn.ids.size(); ++row)
       logit_rows.push_back(static_cast<int32_t>(logit_rows.size()));
   }
+  const auto begin = RunningRequest::Clock::now();
   auto launched =
       verify ? model_->verify(work, logit_rows) : model_->run(work, ops::Role::kDecode, logit_rows);
   if (!launched) return launched;
   sample(turns, 0, false);
+  policy_.trunk_launch(static_cast<int>(logit_rows.size()), seconds_since(begin));
   return {};
 }
 
@@ -191,7 +192,10 @@ Result<void> EngineLoop::take(Turn& turn, bool verify) {
   if (verify)
     model_->accept({.sequence = running.sequence.id(), .ids = turn.ids}, turn.first_row, turn.kept);
   running.position += turn.kept;
-  if (rows > 1) running.usage.drafts.count(rows - 1, turn.kept - 1);
+  if (rows > 1) {
+    running.usage.drafts.count(rows - 1, turn.kept - 1);
+    running.acceptance.count(rows - 1, turn.kept - 1);
+  }
   return {};
 }
 
