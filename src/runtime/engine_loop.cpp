@@ -104,7 +104,9 @@ Result<RunningRequest> EngineLoop::start(Queued& queued) {
   const int64_t cached = store.length(*id);
   const bool adaptive = request.draft == kDraftAuto;
   int depth = adaptive ? model_->options().max_draft : request.draft;
-  if (!model_->has_draft()) depth = 0;
+  // The first token is drawn from the prompt; one that is alone needs no draft layer, unless its
+  // state goes on.
+  if (!model_->has_draft() || (request.max_tokens == 1 && !request.keep_state)) depth = 0;
   if (depth > 0 && cached > 0) {
     const Result<bool> resumed = resume_drafting(*id, request.prompt);
     if (!resumed) return fail(resumed.error());
