@@ -137,20 +137,17 @@ void TextModel::run_qsa(int layer, const QsaWeights& weights, const Launch& laun
   const auto index_dim = static_cast<size_t>(shape.index_dim);
   const auto index_heads = static_cast<size_t>(shape.index_heads);
   block_arena_.reset();
-  auto* q_gate = take(block_arena_, row_count * 2 * query_width);
+  auto* q_gate = cache_only ? nullptr : take(block_arena_, row_count * 2 * query_width);
   auto* k = take(block_arena_, row_count * kv_width);
   auto* v = take(block_arena_, row_count * kv_width);
   auto* index_qk = take(block_arena_, row_count * (index_heads + 1) * index_dim);
-  auto* q = take(block_arena_, row_count * query_width);
-  auto* index_q = take(block_arena_, row_count * index_heads * index_dim);
-  auto* blocks = block_arena_.take<int32_t>(row_count * static_cast<size_t>(launch.budget_blocks));
-  auto* counts = block_arena_.take<int32_t>(row_count);
-  auto* attended = take(block_arena_, row_count * query_width);
-
+  auto* q = cache_only ? nullptr : take(block_arena_, row_count * query_width);
+  auto* index_q = cache_only ? nullptr : take(block_arena_, row_count * index_heads * index_dim);
   const std::array in_parts{ops::LinearPart{weights.q_gate, q_gate}, ops::LinearPart{weights.k, k},
                             ops::LinearPart{weights.v, v},
                             ops::LinearPart{weights.index_qk, index_qk}};
-  ops_.linear({.x = pass_->mixed, .parts = in_parts, .rows = rows, .role = pass_->role});
+  const auto parts = std::span(in_parts).subspan(cache_only ? 1 : 0);
+  ops_.linear({.x = pass_->mixed, .parts = parts, .rows = rows, .role = pass_->role});
   const ops::QsaCache cache = qsa_cache(layer);
   ops_.qsa_front({.shape = shape,
                   .rope = rope_,
@@ -169,6 +166,9 @@ void TextModel::run_qsa(int layer, const QsaWeights& weights, const Launch& laun
                   .q = q,
                   .index_q = index_q});
   if (cache_only) return;
+  auto* blocks = block_arena_.take<int32_t>(row_count * static_cast<size_t>(launch.budget_blocks));
+  auto* counts = block_arena_.take<int32_t>(row_count);
+  auto* attended = take(block_arena_, row_count * query_width);
   ops_.qsa_select({.shape = shape,
                    .cache = cache,
                    .index_q = index_q,
