@@ -37,8 +37,8 @@ struct PartSpec {
 };
 
 constexpr auto kLogits = ops::Output::kFloat;
-/// Input projections of a GDN layer, of a QSA layer with mixed weight types, and a head of several
-/// panels per block.
+/// Input projections of a GDN layer, of a QSA layer with mixed weight types, and a head of many
+/// tiles per block.
 const std::vector<PartSpec> kGdnParts = {
     {10240}, {6144}, {48, DType::kBF16, kLogits}, {48, DType::kBF16, kLogits}};
 const std::vector<PartSpec> kMixedParts = {
@@ -46,6 +46,10 @@ const std::vector<PartSpec> kMixedParts = {
 const std::vector<PartSpec> kHeadPart = {{40009, DType::kBF16, kLogits}};
 const std::vector<PartSpec> kHeadF8Part = {{40009, DType::kF8E4M3, kLogits}};
 const std::vector<PartSpec> kOutPart = {{2560}};
+/// Rows of several rounds; of several batches of tiles per block; too long for a cluster.
+const std::vector<PartSpec> kOutF8Part = {{4500, DType::kF8E4M3}};
+const std::vector<PartSpec> kWidePart = {{17500}};
+const std::vector<PartSpec> kLongPart = {{1500}};
 
 /// Indices below `count`: the first, the last and some between.
 std::vector<size_t> sample_of(size_t count) {
@@ -151,20 +155,19 @@ struct Layout {
   const std::vector<PartSpec>& parts;
   int ins;
 };
-const Layout kLayouts[] = {{"gdn", kGdnParts, 2560},
-                           {"mixed", kMixedParts, 2560},
-                           {"head", kHeadPart, 2560},
-                           {"head f8", kHeadF8Part, 2560},
-                           {"out", kOutPart, 6144}};
+const Layout kLayouts[] = {{"gdn", kGdnParts, 2560},  {"mixed", kMixedParts, 2560},
+                           {"head", kHeadPart, 2560}, {"head f8", kHeadF8Part, 2560},
+                           {"out", kOutPart, 6144},   {"out f8", kOutF8Part, 6144},
+                           {"wide", kWidePart, 2624}, {"long", kLongPart, 12352}};
 
 TEST_F(LinearCudaTest, DecodeMatchesTheDefinition) {
   for (const Layout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
-    constexpr int kRows = 70;
+    constexpr int kRows = 140;
     prepare(layout.parts, layout.ins, kRows);
     for (const Part& part : parts_)
       ASSERT_EQ(std::string(cuda::supports_stream(part.weight, x_, context().gpu())), "");
-    for (const int rows : {1, 3, 8, 9, 17, kRows}) {
+    for (const int rows : {1, 3, 8, 9, 17, 50, 70, kRows}) {
       SCOPED_TRACE(rows);
       const auto outputs = run(0, rows, ops::Role::kDecode);
       ASSERT_NO_FATAL_FAILURE(expect_products(outputs, 0, rows, ops::Role::kDecode));
@@ -176,12 +179,12 @@ TEST_F(LinearCudaTest, DecodeMatchesTheDefinition) {
 TEST_F(LinearCudaTest, DecodeRowHasTheSameBitsInEveryLaunch) {
   for (const Layout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
-    constexpr int kRows = 70;
+    constexpr int kRows = 256;
     prepare(layout.parts, layout.ins, kRows);
     const auto all = run(0, kRows, ops::Role::kDecode);
     ASSERT_EQ(all, run(0, kRows, ops::Role::kDecode)) << "two runs differ";
-    for (const int rows : {1, 2, 3, 4, 5, 6, 8, 9, 16, 17, 32, 33, 64})
-      for (int first = 0; first + rows <= kRows; first += 23) {
+    for (const int rows : {1, 2, 3, 4, 5, 6, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129})
+      for (int first = 0; first + rows <= kRows; first += 47) {
         const auto some = run(first, rows, ops::Role::kDecode);
         for (int row = 0; row < rows; ++row)
           ASSERT_NO_FATAL_FAILURE(expect_same_row(all, first + row, some, row)) << rows << " rows";
@@ -245,7 +248,7 @@ TEST_F(LinearCudaTest, PromptRowHasTheSameBitsInEveryLaunch) {
 TEST_F(LinearCudaTest, WaitsForItsInputs) {
   for (const ops::Role role : kRoles)
     for (const Layout& layout : kLayouts)
-      for (const int rows : {1, 12, 20}) {
+      for (const int rows : {1, 12, 20, 50, 100}) {
         SCOPED_TRACE(testing::Message() << layout.name << role_name(role) << rows);
         prepare(layout.parts, layout.ins, rows);
         const auto want = run(0, rows, role);
