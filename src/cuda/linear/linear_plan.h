@@ -42,8 +42,8 @@ struct HeldGeometry : StreamGeometry {
   static constexpr int kSplitTiles = 8;  // of such a cluster: sums are exchanged once
   /// Tiles behind those in the rings that are brought into the L2 before the inputs are there: 160
   /// KiB per block either way, 21 MB in all. 0: none.
-  static constexpr int kAheadTiles = 2;
-  static constexpr int kAheadSplitTiles = 4;
+  static constexpr int kAheadTiles = 0;
+  static constexpr int kAheadSplitTiles = 0;
   static constexpr size_t kAlignment = 128;
 };
 

@@ -23,4 +23,10 @@ CUtensorMap map_gate_up(const ExpertStack& stack, int width, int hidden, int num
 CUtensorMap map_down(const ExpertStack& stack, int width, int hidden, int num_experts,
                      int tile_rows);
 
+/// One matrix of every expert for the streaming kernel: boxes of eight rows by `slices` slices of
+/// 128 bytes, slice after slice, swizzled over 128 bytes. Dimensions: element of a slice, row,
+/// slice, expert.
+CUtensorMap map_slices(const MatrixStack& stack, DType dtype, int rows, int depth, int num_experts,
+                       int slices);
+
 }  // namespace tessera::cuda::moe
