@@ -287,20 +287,30 @@ __device__ __forceinline__ void add_blocks(HeldShared<Config>& shared, const Hel
 }
 
 /// Makes the barrier on which the other blocks count what they send. Before their first store,
-/// cluster_wait.
+/// expect_sums.
+template <class Config>
+__device__ __forceinline__ void open_exchange(HeldShared<Config>& shared) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  if (threadIdx.x == 0) {
+    device::init_barrier(&shared.arrived, 1);
+    device::fence_barrier_init();
+  }
+  __syncwarp();
+  device::cluster_arrive_relaxed();
+#endif
+}
+
+/// Waits for the barriers of the cluster and announces how much will come. Some of it may have come
+/// already: without the one arrival the phase stays open.
 template <class Config>
 __device__ __forceinline__ void expect_sums(HeldShared<Config>& shared, const HeldArgs& args,
                                             int tiles, const PassRows<Config>& rows) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  if (threadIdx.x == 0) {
-    const int owned = (tiles - device::cluster_rank() + args.split - 1) / args.split;
-    const int outputs = owned * (args.split - 1) * rows.count * Config::kTileRows;
-    device::init_barrier(&shared.arrived, 1);
-    device::fence_barrier_init();
-    device::arrive_expect(&shared.arrived, static_cast<uint32_t>(outputs) * sizeof(float));
-  }
-  __syncwarp();
-  device::cluster_arrive_relaxed();
+  device::cluster_wait();
+  if (threadIdx.x != 0) return;
+  const int owned = (tiles - device::cluster_rank() + args.split - 1) / args.split;
+  const int outputs = owned * (args.split - 1) * rows.count * Config::kTileRows;
+  device::arrive_expect(&shared.arrived, static_cast<uint32_t>(outputs) * sizeof(float));
 #endif
 }
 
@@ -330,11 +340,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   HeldFeed<Config> feed(args, share, &shared.ring[device::warp_id()][0][0], begin, begin + tiles);
   feed.fill();
   if (pass == 0) fetch_ahead<Config>(args, begin, tiles);  // for all passes
-  if (args.split > 1) expect_sums(shared, args, tiles, rows);
+  if (args.split > 1) open_exchange(shared);
   device::wait_for_inputs();
   HeldColumns<Config> columns;
   columns.load(args.x, args.in_features, rows, share.first, share.count);
-  if (args.split > 1) device::cluster_wait();  // all barriers of the cluster are there
+  if (args.split > 1) expect_sums(shared, args, tiles, rows);
   TilePosition at(args, begin);
   for (int local = 0; local < tiles; ++local, at.next(args)) {
     float sums[Config::kColumnTiles][4] = {};
