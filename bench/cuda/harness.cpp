@@ -180,7 +180,7 @@ Timing Report::time(const Case& data, int sets, const std::function<void(int set
 
 Timing Report::measure(const Case& data, int sets, const std::function<void(int set)>& run,
                        std::optional<Timing> baseline, const char* baseline_name) {
-  if (!is_selected(data.name, cases_)) return {};
+  if (!is_selected(group_ + " " + data.name, cases_)) return {};
   const Timing timing = time(data, sets, run);
   print(data, timing, baseline, baseline_name);
   return timing;

@@ -53,7 +53,8 @@ bool is_selected(std::string_view name, const std::vector<std::string>& parts);
 
 class Report {
  public:
-  /// `json` may be null. `cases`: parts of case names to measure; empty: all.
+  /// `json` may be null. `cases`: parts of "heading name" of the cases
+  /// to measure; empty: all.
   Report(World& world, const Ceilings& ceilings, std::FILE* json, std::vector<std::string> cases)
       : world_(world), ceilings_(ceilings), json_(json), cases_(std::move(cases)) {}
 

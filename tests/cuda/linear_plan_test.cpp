@@ -127,24 +127,11 @@ TEST(LinearPlanTest, TheNextKernelFindsRoom) {
   EXPECT_LE(2 * (RoundsF8UpTo8::kSharedBytes + kReserved), kSm);
 }
 
-/// A released output projection: 160 tiles, five for each of 32 clusters. The rings hold one and
-/// two thirds of them, and the rest is fetched ahead.
+/// A released output projection: 160 tiles, five for each of 32 clusters.
 TEST(LinearPlanTest, OutputProjectionFillsTheDevice) {
   const HeldPlan plan = plan_held(160, 4, 6144, kH200);
   EXPECT_EQ(plan.groups * plan.split, 128);
   EXPECT_EQ(plan.tiles_per_group, 5);
-  EXPECT_GE(1 + plan.ahead_tiles, plan.tiles_per_group);
-}
-
-/// What is fetched ahead waits in the L2, twice at worst: once in each half of it.
-TEST(LinearPlanTest, FetchedTilesFitIntoTheL2) {
-  constexpr size_t kL2 = size_t{50} << 20;
-  for (const int in : {64, 2560, 6144}) {
-    const HeldPlan plan = plan_held(15520, 1, in, kH200);
-    const size_t tile = size_t{HeldGeometry::kTileRows} * static_cast<size_t>(in) * 2;
-    const auto tiles = static_cast<size_t>(plan.ahead_tiles * kH200.num_sms / plan.split);
-    EXPECT_LE(2 * tiles * tile, kL2) << in;
-  }
 }
 
 TEST(LinearPlanTest, EvenRowsFillTheLastWave) {

@@ -7,7 +7,6 @@
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/copy.cuh"
 #include "cuda/device/pdl.cuh"
-#include "cuda/device/prefetch.cuh"
 #include "cuda/linear/held_columns.cuh"
 #include "cuda/linear/linear_plan.h"
 #include "cuda/linear/stream_slice.cuh"
@@ -22,7 +21,6 @@ struct HeldArgs {
   int row_bytes = 0;  // of every part: a launch has one weight type
   int total_tiles = 0;
   int tiles_per_group = 0;
-  int ahead_tiles = 0;
   int split = 1;        // blocks of a cluster, which share every weight row
   int last_buffer = 1;  // of sums, which take turns: 0 where rows are split
 };
@@ -44,28 +42,17 @@ struct HeldShared {
   device::Barrier arrived;  // counts the bytes that the other blocks send
 };
 
-/// Slices first .. end of every weight row: those of this block.
-struct BlockSlices {
-  int first;
-  int end;
-
-  __device__ explicit BlockSlices(const HeldArgs& args) {
-    const int slices = args.row_bytes / StreamGeometry::kSliceBytes;
-    const int rank = device::cluster_rank();
-    first = slices * rank / args.split;
-    end = slices * (rank + 1) / args.split;
-  }
-};
-
 /// Slices first, first + kWarps, .. of every weight row: those of this warp of this block.
 struct SliceShare {
   int first;
   int count;
 
   __device__ explicit SliceShare(const HeldArgs& args) {
-    const BlockSlices block(args);
-    first = block.first + device::warp_id();
-    count = (block.end - first + StreamGeometry::kWarps - 1) / StreamGeometry::kWarps;
+    const int slices = args.row_bytes / StreamGeometry::kSliceBytes;
+    const int rank = device::cluster_rank();
+    const int end = slices * (rank + 1) / args.split;
+    first = slices * rank / args.split + device::warp_id();
+    count = (end - first + StreamGeometry::kWarps - 1) / StreamGeometry::kWarps;
   }
 };
 
@@ -171,33 +158,6 @@ class HeldFeed {
   int slice_ = 0;
   int stage_ = 0;
 };
-
-/// Brings weights behind those in the rings into the L2: the memory would idle while this kernel
-/// waits for its inputs and then for activations.
-template <class Config>
-__device__ __forceinline__ void fetch_ahead(const HeldArgs& args, int begin, int tiles) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  const BlockSlices block(args);
-  const int rounds = (block.end - block.first + Config::kWarps - 1) / Config::kWarps;
-  const int in_rings = (Config::kStages - 1) / rounds;  // whole tiles
-  const int stop = min(tiles, in_rings + args.ahead_tiles) * Config::kTileRows;
-  // The instruction takes one lane at a time, so neighbouring rows go to other warps.
-  const int thread = device::lane_id() * Config::kWarps + device::warp_id();
-  for (int row = in_rings * Config::kTileRows + thread; row < stop; row += Config::kThreads) {
-    const int local = row / Config::kTileRows;
-    const TilePosition at(args, begin + local);
-    const StreamPart& part = args.parts[at.part];
-    const int part_row = at.row + row % Config::kTileRows;
-    if (part_row >= part.out_features) continue;
-    const int skipped = local == in_rings ? (Config::kStages - 1) % rounds * Config::kWarps : 0;
-    const int first = block.first + skipped;
-    if (first < block.end)
-      device::prefetch_bulk(part.weight + static_cast<size_t>(part_row) * args.row_bytes +
-                                first * Config::kSliceBytes,
-                            static_cast<uint32_t>((block.end - first) * Config::kSliceBytes));
-  }
-#endif
-}
 
 /// One output of a tile, for each index: neighbours in a weight tile's rows first.
 template <class Config>
@@ -339,7 +299,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const PassRows<Config> rows(args.rows, pass);
   HeldFeed<Config> feed(args, share, &shared.ring[device::warp_id()][0][0], begin, begin + tiles);
   feed.fill();
-  if (pass == 0) fetch_ahead<Config>(args, begin, tiles);  // for all passes
   if (args.split > 1) open_exchange(shared);
   device::wait_for_inputs();
   HeldColumns<Config> columns;

@@ -98,7 +98,6 @@ void launch_held(Context& context, const void* x, int rows,
   }
   const HeldPlan plan = plan_held(args.total_tiles, rows, args.in_features, context.gpu());
   args.tiles_per_group = plan.tiles_per_group;
-  args.ahead_tiles = plan.ahead_tiles;
   args.split = plan.split;
   args.last_buffer = plan.split == 1 ? 1 : 0;
   if (plan.pass_rows == HeldUpTo8::kPassRows)

@@ -40,10 +40,6 @@ struct HeldGeometry : StreamGeometry {
   static constexpr int kElements = kWarps * kBf16Slices * kSliceBytes / 2;  // for one block
   static constexpr int kSplit = 4;       // blocks of a cluster that share longer rows
   static constexpr int kSplitTiles = 8;  // of such a cluster: sums are exchanged once
-  /// Tiles behind those in the rings that are brought into the L2 before the inputs are there: 160
-  /// KiB per block either way, 21 MB in all. 0: none.
-  static constexpr int kAheadTiles = 0;
-  static constexpr int kAheadSplitTiles = 0;
   static constexpr size_t kAlignment = 128;
 };
 
@@ -78,7 +74,6 @@ struct HeldPlan {
   int passes = 0;
   int split = 1;
   int tiles_per_group = 0;
-  int ahead_tiles = 0;
   int groups = 0;
 };
 
@@ -89,7 +84,6 @@ constexpr HeldPlan plan_held(int total_tiles, int rows, int in_features, const G
                                                    : HeldUpTo32::kPassRows;
   plan.passes = divide_up(rows, plan.pass_rows);
   plan.split = held_split(in_features);
-  plan.ahead_tiles = plan.split == 1 ? HeldGeometry::kAheadTiles : HeldGeometry::kAheadSplitTiles;
   if (total_tiles == 0 || plan.passes == 0) return plan;
   const int groups = std::max(1, gpu.num_sms / (plan.passes * plan.split));
   plan.tiles_per_group = divide_up(total_tiles, groups);

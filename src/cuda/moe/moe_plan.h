@@ -70,7 +70,7 @@ struct StreamGeometry {
   static constexpr int kColumns = 8;  // rows that share a pass over an expert's weights
   static constexpr int kTileRows = 16;
   static constexpr int kHalfRows = kTileRows / 2;  // up: of gate, then as many of up
-  static constexpr int kTiles = 4;                 // of a warp between two meetings of the block
+  static constexpr int kTiles = 2;  // of a warp between two meetings of the consumers
   static constexpr int kSliceBytes = 128;
   static constexpr int kStageBytes = kSetWarps * kTileRows * kSliceBytes;
   static constexpr int kHeldVectors = 8;     // of activations in a lane's registers

@@ -54,6 +54,11 @@ device::StreamMaps maps_of(const device::StreamSegment& segment, const MatrixSta
 
 }  // namespace
 
+std::string_view why_not_streaming(const ExpertStack& routed, const ExpertStack& shared) {
+  const std::string_view reason = why_not_mapped(routed);
+  return reason.empty() ? why_not_mapped(shared) : reason;
+}
+
 void stream_experts(Context& context, const RowBlock& block) {
   const MoeShape& shape = block.shape;
   const StreamScratch pieces = stream_scratch(shape, block.rows);

@@ -20,7 +20,7 @@ class StreamConsumer {
   using Geometry = moe::StreamGeometry;
 
   __device__ __forceinline__ StreamConsumer(const StreamArgs& args, const StreamTables& tables,
-                                            StreamRing* rings, StreamSums& sums)
+                                            StreamRing* rings, StreamSums (&sums)[2])
       : args_(args), tables_(tables), ring_(rings[warp_id() / Geometry::kSetWarps]), sums_(sums) {}
 
   /// All panels. Between those of up and those of down the grid meets.
@@ -34,12 +34,13 @@ class StreamConsumer {
         multiply<Bf16>(panel_);
       else
         multiply<F8>(panel_);
-      sync();  // every warp's share is there
+      // Every warp's share is there, and nobody reads the other buffer any more.
+      sync();
       if (is_up(panel_.phase))
         store<true>(panel_);
       else
         store<false>(panel_);
-      sync();  // the sums have been read
+      buffer_ ^= 1;
     }
   }
 
@@ -96,8 +97,8 @@ class StreamConsumer {
     const int tiles = has_team(split) ? panel.tiles - team_of(split) : 0;
     const int stages = (split.slices - slice + split.per_team - 1) / split.per_team;
     const std::byte* weights = ring_.stages[0][0] + set_warp() * StreamRing::kHalfSlice;
-    HeldColumn column;
-    load<Weight>(panel, column);
+    // A panel that is not its group's last one has a tile for every warp.
+    if (!panel.continues(tables_)) load<Weight>(panel, column_);
 #pragma unroll 1
     for (int first = 0; first + set_first < panel.tiles; first += split.teams()) {
       const int own = first < tiles ? stages : 0;
@@ -107,11 +108,12 @@ class StreamConsumer {
         if (held >= split.stages) break;
         const int stage = cursor_.stage;
         wait_barrier(&ring_.full[stage], cursor_.phase);
+        __syncwarp();  // lanes may leave the wait one by one, products need them all
         if (held < own) {
           const std::byte* top = weights + stage * Geometry::kStageBytes;
           const float* scale = ring_.scales[stage][0] + set_warp();
-          multiply_slice<Weight>(top, top + StreamRing::kHalfBytes, column + held * Slice::kVectors,
-                                 scale, sum);
+          multiply_slice<Weight>(top, top + StreamRing::kHalfBytes,
+                                 column_ + held * Slice::kVectors, scale, sum);
         }
         __syncwarp();  // every lane has read
         if (lane_id() == 0) arrive(&ring_.empty[stage]);
@@ -119,7 +121,7 @@ class StreamConsumer {
       }
       if (own > 0) {
         const int row = lane_id() / 4, pair = lane_id() % 4 * 2;
-        TileSums& sums = sums_[warp_id()][first / split.teams()];
+        TileSums& sums = sums_[buffer_][warp_id()][first / split.teams()];
         *reinterpret_cast<float2*>(&sums[row][pair]) = {sum[0], sum[1]};
         *reinterpret_cast<float2*>(&sums[row + Geometry::kHalfRows][pair]) = {sum[2], sum[3]};
       }
@@ -143,8 +145,8 @@ class StreamConsumer {
       const int tile = index / (kQuads * kRows);
       if (first >= columns) continue;
       const int team = tile % split.teams(), slot = tile / split.teams();
-      const auto* warps = &sums_[team / split.set_teams * Geometry::kSetWarps +
-                                 team % split.set_teams * split.per_team];
+      const auto* warps = &sums_[buffer_][team / split.set_teams * Geometry::kSetWarps +
+                                          team % split.set_teams * split.per_team];
       float4 low = {}, high = {};
 #pragma unroll 2  // registers are scarce
       for (int warp = 0; warp < split.per_team; ++warp) {
@@ -175,8 +177,10 @@ class StreamConsumer {
   const StreamArgs& args_;
   const StreamTables& tables_;
   StreamRing& ring_;
-  StreamSums& sums_;
+  StreamSums (&sums_)[2];  // of panels in turn
+  int buffer_ = 0;
   StreamPanel panel_;
+  HeldColumn column_;
   RingCursor<Geometry::kStages> cursor_;
 };
 

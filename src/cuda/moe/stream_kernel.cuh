@@ -14,7 +14,7 @@ namespace tessera::cuda::device {
 struct StreamShared {
   StreamRing rings[moe::StreamGeometry::kSets];
   union {
-    StreamSums sums;
+    StreamSums sums[2];
     StreamSorting sorting;
   };
   StreamTables tables;

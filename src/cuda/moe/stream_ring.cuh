@@ -97,6 +97,7 @@ class StreamProducer {
     if (segment.low_scale != nullptr) ask_scales(segment, tiles, row, expert);
     arrive_after_copies(full);
     cursor_.advance();
+    __syncwarp();  // nobody runs ahead of the lane that asks
   }
 
   __device__ __forceinline__ void ask_scales(const StreamSegment& segment, int tiles, int row,

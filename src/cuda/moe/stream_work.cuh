@@ -174,6 +174,11 @@ struct StreamPanel {
   int tiles = 0;
   int end = -1;  // the tile behind it, counted like the block's ranges; -1: none of the phase yet
 
+  /// Was the block's panel before it of the same group?
+  __device__ __forceinline__ bool continues(const StreamTables& tables) const {
+    return tile > 0 && end - tiles > tables.begins[phase];
+  }
+
   /// Goes on to the block's next panel. False when there is none before phase `end_phase`; later
   /// calls may look further.
   __device__ __forceinline__ bool next(const StreamArgs& args, const StreamTables& tables,

@@ -70,6 +70,11 @@ std::string_view why_not_mapped(const ExpertStack& stack) {
   };
   if (!aligned(stack.gate) || !aligned(stack.up) || !aligned(stack.down))
     return "experts are not at distances of 16 bytes";
+  return {};
+}
+
+std::string_view why_not_mapped_together(const ExpertStack& stack) {
+  if (const std::string_view reason = why_not_mapped(stack); !reason.empty()) return reason;
   if (stack.up.data <= stack.gate.data || stack.up.stride != stack.gate.stride)
     return "up matrices do not follow their gate matrices";
   return {};
