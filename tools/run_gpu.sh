@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs the programs of a bundle on a machine with a GPU and keeps what they print. A copy travels in
-# the bundle, so nothing else is needed there but the driver. Golden sets in shared/golden beside it
-# are used too.
+# the bundle, so nothing else is needed there but the driver (and Python for racecheck). Golden sets
+# in shared/golden beside it are used too.
 # shellcheck disable=SC2317  # steps are called by name
 set -euo pipefail
 
@@ -14,8 +14,12 @@ usage: run_gpu.sh --bundle DIR --out DIR [STEP...]
          test     the op suite and the kernel tests (GoogleTest; GTEST_FILTER limits them)
          verify   every golden set of the bundle, on the device
          bench    all op benches (BENCH_FILTER: only names with that part)
-         memcheck racecheck synccheck
+         memcheck synccheck
                   compute-sanitizer over the tests (GTEST_FILTER limits them)
+         racecheck
+                  the same for a reduced run of every suite (GTEST_FILTER limits suites), which
+                  passes when racecheck_known.txt explains every report; RACE_JOBS processes at
+                  once (4), RACE_LIMIT seconds a suite (120), RACE_TOTAL seconds in all (1800)
          Without a step: check test verify bench.
 
 --out receives text, GoogleTest XML and JSON lines. The status is that of the worst step.
@@ -51,6 +55,7 @@ mkdir -p "$out"
 bundle=$(cd "$bundle" && pwd)
 out=$(cd "$out" && pwd)
 programs=$bundle/programs
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 unpack() {
   if command -v xz >/dev/null; then
@@ -144,10 +149,15 @@ sanitize_shard() { # TOOL INDEX COUNT
     "--gtest_filter=${GTEST_FILTER:-*}-DelayedProducerTest.*" >"$out/$1.$2.part" 2>&1
 }
 
+require_sanitizer() {
+  command -v compute-sanitizer >/dev/null || die "compute-sanitizer is not on this machine"
+  compute-sanitizer --version | grep -i version
+}
+
 # Leaks are not looked for: contexts and pinned memory live as long as the program. The tools run one
 # kernel after the other, so the tests that provoke an early read cannot work under them.
 sanitize() { # TOOL
-  command -v compute-sanitizer >/dev/null || die "compute-sanitizer is not on this machine"
+  require_sanitizer
   local shards=$((($(nproc) + 1) / 2)) index status=0 jobs=()
   for ((index = 0; index < shards; ++index)); do
     sanitize_shard "$1" "$index" "$shards" &
@@ -158,13 +168,19 @@ sanitize() { # TOOL
   done
   cat "$out/$1".*.part >"$out/$1.txt"
   rm "$out/$1".*.part
-  grep -E 'ERROR SUMMARY|FAILED|PASSED|WARNING SUMMARY|RACECHECK SUMMARY' "$out/$1.txt"
+  grep -E 'ERROR SUMMARY|FAILED|PASSED|WARNING SUMMARY' "$out/$1.txt"
   return "$status"
 }
 
 step_memcheck() { sanitize memcheck; }
-step_racecheck() { sanitize racecheck; }
 step_synccheck() { sanitize synccheck; }
+
+step_racecheck() {
+  require_sanitizer
+  "$here/racecheck.py" "$programs/cuda_test" --folder "$bundle" --out "$out" \
+    --filter "${GTEST_FILTER:-*}" --jobs "${RACE_JOBS:-4}" --limit "${RACE_LIMIT:-120}" \
+    --total "${RACE_TOTAL:-1800}"
+}
 
 status=0
 for step in "${steps[@]}"; do

@@ -138,6 +138,13 @@ Registration::Registration(const char* bench_name, Run bench) : name(bench_name)
 
 const std::vector<Registration>& registrations() { return registered(); }
 
+bool is_selected(std::string_view name, const std::vector<std::string>& parts) {
+  const auto in_name = [name](const std::string& part) {
+    return name.find(part) != std::string_view::npos;
+  };
+  return parts.empty() || std::any_of(parts.begin(), parts.end(), in_name);
+}
+
 Ceilings measure_ceilings(World& world) {
   const Ceilings ceilings{.copy_bytes_per_s = measure_copy(world),
                           .bf16_flops_per_s = measure_gemm(world)};
@@ -173,6 +180,7 @@ Timing Report::time(const Case& data, int sets, const std::function<void(int set
 
 Timing Report::measure(const Case& data, int sets, const std::function<void(int set)>& run,
                        std::optional<Timing> baseline, const char* baseline_name) {
+  if (!is_selected(group_ + " " + data.name, cases_)) return {};
   const Timing timing = time(data, sets, run);
   print(data, timing, baseline, baseline_name);
   return timing;

@@ -12,6 +12,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bench/cuda/world.h"
@@ -46,11 +48,15 @@ struct Ceilings {
 /// Takes a second; the buffers of `world` are gone afterwards.
 Ceilings measure_ceilings(World& world);
 
+/// Does the name hold one of the parts? No parts: every name does.
+bool is_selected(std::string_view name, const std::vector<std::string>& parts);
+
 class Report {
  public:
-  /// `json` may be null.
-  Report(World& world, const Ceilings& ceilings, std::FILE* json)
-      : world_(world), ceilings_(ceilings), json_(json) {}
+  /// `json` may be null. `cases`: parts of "heading name" of the cases
+  /// to measure; empty: all.
+  Report(World& world, const Ceilings& ceilings, std::FILE* json, std::vector<std::string> cases)
+      : world_(world), ceilings_(ceilings), json_(json), cases_(std::move(cases)) {}
 
   const Ceilings& ceilings() const { return ceilings_; }
   double floor_us(const Case& data) const;
@@ -60,8 +66,8 @@ class Report {
   /// (World::sets_for). Nothing is printed.
   Timing time(const Case& data, int sets, const std::function<void(int set)>& run);
 
-  /// Times and prints one line; `baseline` is the time of the same work done in another way (naive
-  /// kernel, cuBLASLt) in this process.
+  /// Times and prints one line, unless other cases were asked for; `baseline` is the time of the
+  /// same work done in another way (naive kernel, cuBLASLt) in this process.
   Timing measure(const Case& data, int sets, const std::function<void(int set)>& run,
                  std::optional<Timing> baseline = {}, const char* baseline_name = "");
 
@@ -75,6 +81,7 @@ class Report {
   World& world_;
   Ceilings ceilings_;
   std::FILE* json_;
+  std::vector<std::string> cases_;
   std::string group_{};
   int missed_ = 0;
 };

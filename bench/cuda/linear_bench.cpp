@@ -110,7 +110,7 @@ void bench_linear(World& world, Report& report) {
     for (const int rows : {1, 2, 4, 6, 8, 16, 32, 64, 128, 256})
       measure(world, report, dense, product, DType::kBF16, rows, kDecode);
   for (const Product& product : kProducts)
-    for (const int rows : {1, 4, 16})
+    for (const int rows : {1, 4, 8, 16, 32, 64, 128, 256})
       measure(world, report, dense, product, DType::kF8E4M3, rows, kDecode);
   for (const Product& product : kProducts)
     for (const int rows : {64, 2048, 8192}) {

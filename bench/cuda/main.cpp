@@ -16,6 +16,7 @@ constexpr int kUsageError = 2;
 
 struct Options {
   std::vector<std::string> filters{};  // parts of names; none: all
+  std::vector<std::string> cases{};    // the same of the cases of a bench
   const char* json = nullptr;
   bool pdl = true;
   bool list = false;
@@ -31,18 +32,14 @@ bool parse(int count, char** arguments, Options& options) {
       options.list = true;
     else if (argument == "--filter" && has_value)
       options.filters.emplace_back(arguments[++index]);
+    else if (argument == "--case" && has_value)
+      options.cases.emplace_back(arguments[++index]);
     else if (argument == "--json" && has_value)
       options.json = arguments[++index];
     else
       return false;
   }
   return true;
-}
-
-bool selected(const Options& options, std::string_view name) {
-  for (const std::string& filter : options.filters)
-    if (name.find(filter) != std::string_view::npos) return true;
-  return options.filters.empty();
 }
 
 Ceilings print_ceilings(const Options& options, std::FILE* json) {
@@ -64,10 +61,10 @@ bool run_all(const Options& options, std::FILE* json) {
   int missed = 0;
   const Ceilings ceilings = print_ceilings(options, json);
   for (const Registration& bench : registrations()) {
-    if (!selected(options, bench.name)) continue;
+    if (!is_selected(bench.name, options.filters)) continue;
     try {
       World world(options.pdl);
-      Report report(world, ceilings, json);
+      Report report(world, ceilings, json, options.cases);
       report.heading(bench.name);
       bench.run(world, report);
       missed += report.missed();
@@ -91,7 +88,8 @@ int main(int count, char** arguments) {
   Options options;
   if (!parse(count, arguments, options)) {
     std::fprintf(stderr,
-                 "usage: cuda_bench [--list] [--filter PART]... [--json FILE] [--no-pdl]\n");
+                 "usage: cuda_bench [--list] [--filter PART]... [--case PART]... [--json FILE] "
+                 "[--no-pdl]\n");
     return kUsageError;
   }
   if (options.list) {

@@ -23,14 +23,17 @@ bool has_bf16_caches(const EngineOptions& options) {
 }  // namespace
 
 VerifyBounds verify_bounds(const EngineOptions& options) {
-  // BF16 activations: the reference's own BF16 pass is off by 3.9e-2 on nano and 1.0e-2 on micro.
+  // BF16 activations, against the reference's own BF16 pass: that is off by 3.9e-2 on nano and
+  // 1.0e-2 on micro. On a trained model it moves margins by 0.15 (one standard deviation), turns
+  // tokens up to a margin of 0.12 and perplexities by 1.7e-3 (docs/numerics.md).
   if (options.device != kCpu)
     return {.relative_l2 = 5e-2,
             .tensors_must_pass = false,
             .sets_must_match = false,
             .swaps_may_be_ties = true,
             .golden_margin = 2e-2,
-            .reference_margin = 2e-2};
+            .reference_margin = 5e-2,
+            .perplexity = 5e-3};
   if (has_bf16_caches(options))
     return {.relative_l2 = 1e-2,
             .tensors_must_pass = false,

@@ -324,7 +324,7 @@ TEST_P(ExpertsOpTest, MatchesTheDefinition) {
   Random random(44);
   for (const ExpertShape& shape : kExpertShapes)
     for (const DType routed : kWeightTypes)
-      for (const int rows : {1, 2, 3, 5, 17, 65})
+      for (const int rows : sized<std::vector<int>>({1, 2, 3, 5, 17, 65}, {1, 17, 65}))
         for (const ops::Role role : kRoles) {
           const ExpertsCase data(random, shape, routed, DType::kBF16, rows);
           const Values got = data.run(*ops_, 0, data.rows(), role);
@@ -379,6 +379,7 @@ TEST_P(ExpertsOpTest, EmptyLaunchWritesNothing) {
 }
 
 TEST_P(ExpertsOpTest, DecodeRowHasTheSameBitsInEveryLaunch) {
+  if (reduced()) GTEST_SKIP() << kSameKernels;
   Random random(47);
   for (const ExpertShape& shape : kExpertShapes)
     for (const DType dtype : kWeightTypes) {

@@ -13,6 +13,7 @@
 
 #include "core/philox.h"
 #include "ops/ops.h"
+#include "support/reduced.h"
 #include "support/tolerance.h"
 
 namespace tessera::test {
@@ -145,7 +146,8 @@ inline const char* role_name(ops::Role role) {
 }
 inline constexpr ops::Role kRoles[] = {ops::Role::kPrefill, ops::Role::kDecode};
 inline constexpr DType kWeightTypes[] = {DType::kF32, DType::kBF16, DType::kF8E4M3};
-inline constexpr int kRowCounts[] = {1, 2, 3, 5, 17, 64, 65};
+inline const std::vector<int> kRowCounts =
+    sized<std::vector<int>>({1, 2, 3, 5, 17, 64, 65}, {1, 17, 65});
 inline constexpr int kMaxDecodeRows = 6;
 inline constexpr float kEps = 1e-6F;
 

@@ -37,15 +37,25 @@ struct PartSpec {
 };
 
 constexpr auto kLogits = ops::Output::kFloat;
-/// Input projections of a GDN layer, of a QSA layer with mixed weight types, and a head of several
-/// panels per block.
-const std::vector<PartSpec> kGdnParts = {
-    {10240}, {6144}, {48, DType::kBF16, kLogits}, {48, DType::kBF16, kLogits}};
-const std::vector<PartSpec> kMixedParts = {
-    {12288, DType::kF8E4M3}, {512, DType::kF8E4M3}, {512}, {640}, {1, DType::kBF16, kLogits}};
-const std::vector<PartSpec> kHeadPart = {{40009, DType::kBF16, kLogits}};
-const std::vector<PartSpec> kHeadF8Part = {{40009, DType::kF8E4M3, kLogits}};
-const std::vector<PartSpec> kOutPart = {{2560}};
+/// Input projections of a GDN layer, of a QSA layer with mixed weight types, and a head of many
+/// tiles per block.
+/// Reduced: fewer outputs, but still more than one tile per block where there were many.
+const std::vector<PartSpec> kGdnParts = {{sized(10240, 272)},
+                                         {sized(6144, 144)},
+                                         {48, DType::kBF16, kLogits},
+                                         {48, DType::kBF16, kLogits}};
+const std::vector<PartSpec> kMixedParts = {{sized(12288, 400), DType::kF8E4M3},
+                                           {sized(512, 128), DType::kF8E4M3},
+                                           {sized(512, 48)},
+                                           {sized(640, 80)},
+                                           {1, DType::kBF16, kLogits}};
+const std::vector<PartSpec> kHeadPart = {{sized(40009, 2249), DType::kBF16, kLogits}};
+const std::vector<PartSpec> kHeadF8Part = {{sized(40009, 2249), DType::kF8E4M3, kLogits}};
+const std::vector<PartSpec> kOutPart = {{sized(2560, 528)}};
+/// Rows of several rounds; of several batches of tiles per block; too long for a cluster.
+const std::vector<PartSpec> kOutF8Part = {{sized(4500, 4300), DType::kF8E4M3}};
+const std::vector<PartSpec> kWidePart = {{sized(17500, 4300)}};
+const std::vector<PartSpec> kLongPart = {{sized(1500, 300)}};
 
 /// Indices below `count`: the first, the last and some between.
 std::vector<size_t> sample_of(size_t count) {
@@ -151,20 +161,19 @@ struct Layout {
   const std::vector<PartSpec>& parts;
   int ins;
 };
-const Layout kLayouts[] = {{"gdn", kGdnParts, 2560},
-                           {"mixed", kMixedParts, 2560},
-                           {"head", kHeadPart, 2560},
-                           {"head f8", kHeadF8Part, 2560},
-                           {"out", kOutPart, 6144}};
+const Layout kLayouts[] = {{"gdn", kGdnParts, 2560},  {"mixed", kMixedParts, 2560},
+                           {"head", kHeadPart, 2560}, {"head f8", kHeadF8Part, 2560},
+                           {"out", kOutPart, 6144},   {"out f8", kOutF8Part, 6144},
+                           {"wide", kWidePart, 2624}, {"long", kLongPart, 12352}};
 
 TEST_F(LinearCudaTest, DecodeMatchesTheDefinition) {
   for (const Layout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
-    constexpr int kRows = 70;
+    constexpr int kRows = 140;
     prepare(layout.parts, layout.ins, kRows);
     for (const Part& part : parts_)
       ASSERT_EQ(std::string(cuda::supports_stream(part.weight, x_, context().gpu())), "");
-    for (const int rows : {1, 3, 8, 9, 17, kRows}) {
+    for (const int rows : sized<std::vector<int>>({1, 3, 8, 9, 17, 50, 70, kRows}, {1, 9, 50})) {
       SCOPED_TRACE(rows);
       const auto outputs = run(0, rows, ops::Role::kDecode);
       ASSERT_NO_FATAL_FAILURE(expect_products(outputs, 0, rows, ops::Role::kDecode));
@@ -174,14 +183,15 @@ TEST_F(LinearCudaTest, DecodeMatchesTheDefinition) {
 }
 
 TEST_F(LinearCudaTest, DecodeRowHasTheSameBitsInEveryLaunch) {
+  if (reduced()) GTEST_SKIP() << kSameKernels;
   for (const Layout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
-    constexpr int kRows = 70;
+    constexpr int kRows = 256;
     prepare(layout.parts, layout.ins, kRows);
     const auto all = run(0, kRows, ops::Role::kDecode);
     ASSERT_EQ(all, run(0, kRows, ops::Role::kDecode)) << "two runs differ";
-    for (const int rows : {1, 2, 3, 4, 5, 6, 8, 9, 16, 17, 32, 33, 64})
-      for (int first = 0; first + rows <= kRows; first += 23) {
+    for (const int rows : {1, 2, 3, 4, 5, 6, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129})
+      for (int first = 0; first + rows <= kRows; first += 47) {
         const auto some = run(first, rows, ops::Role::kDecode);
         for (int row = 0; row < rows; ++row)
           ASSERT_NO_FATAL_FAILURE(expect_same_row(all, first + row, some, row)) << rows << " rows";
@@ -215,7 +225,7 @@ TEST_F(LinearCudaTest, PromptMatchesTheDefinition) {
     SCOPED_TRACE(layout.name);
     constexpr int kRows = 130;
     prepare(layout.parts, layout.ins, kRows);
-    for (const int rows : {1, 7, 64, kRows}) {
+    for (const int rows : sized<std::vector<int>>({1, 7, 64, kRows}, {7})) {
       SCOPED_TRACE(rows);
       const auto outputs = run(0, rows, ops::Role::kPrefill);
       ASSERT_NO_FATAL_FAILURE(expect_products(outputs, 0, rows, ops::Role::kPrefill));
@@ -226,6 +236,7 @@ TEST_F(LinearCudaTest, PromptMatchesTheDefinition) {
 
 /// Chunking a prompt in another way must not show: algorithms are pinned.
 TEST_F(LinearCudaTest, PromptRowHasTheSameBitsInEveryLaunch) {
+  if (reduced()) GTEST_SKIP() << kSameKernels;
   for (const Layout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
     constexpr int kRows = 1300;
@@ -245,7 +256,7 @@ TEST_F(LinearCudaTest, PromptRowHasTheSameBitsInEveryLaunch) {
 TEST_F(LinearCudaTest, WaitsForItsInputs) {
   for (const ops::Role role : kRoles)
     for (const Layout& layout : kLayouts)
-      for (const int rows : {1, 12, 20}) {
+      for (const int rows : {1, 12, 20, 50, 100}) {
         SCOPED_TRACE(testing::Message() << layout.name << role_name(role) << rows);
         prepare(layout.parts, layout.ins, rows);
         const auto want = run(0, rows, role);

@@ -54,47 +54,68 @@ TEST(LinearPlanTest, RefusalsHaveReasons) {
 }
 
 TEST(LinearPlanTest, EveryWeightRowHasOneBlock) {
-  for (const int out : {1, 3, 48, 513, 2560, 13952, 16480, 248320})
-    for (const int rows : {1, 6, 8, 9, 16, 17, 32, 33, 64, 65, 256, 8192}) {
-      SCOPED_TRACE(testing::Message() << out << " outputs, " << rows << " rows");
-      const StreamPlan plan = plan_stream(out, rows, kH200);
-      EXPECT_GE(plan.blocks * plan.rows_per_block, out);
-      EXPECT_LT((plan.blocks - 1) * plan.rows_per_block, out);
-      const int pass_rows = kStreamPassRows[static_cast<size_t>(plan.config)];
-      EXPECT_GE(plan.passes * pass_rows, rows);
-      EXPECT_LT((plan.passes - 1) * pass_rows, rows);
-      EXPECT_LE(plan.passes * plan.blocks, std::max(plan.passes, kH200.num_sms));
-    }
+  for (const DType type : {DType::kBF16, DType::kF8E4M3})
+    for (const int out : {1, 3, 48, 513, 2560, 13952, 16480, 248320})
+      for (const int rows : {1, 6, 8, 9, 16, 17, 32, 33, 64, 65, 256, 8192}) {
+        SCOPED_TRACE(testing::Message() << out << " outputs, " << rows << " rows");
+        const RoundsPlan plan = plan_rounds(out, rows, type, kH200);
+        EXPECT_GE(plan.blocks * plan.rows_per_block, out);
+        EXPECT_LT((plan.blocks - 1) * plan.rows_per_block, out);
+        EXPECT_GE(plan.passes * plan.pass_rows, rows);
+        EXPECT_LT((plan.passes - 1) * plan.pass_rows, rows);
+        const int per_sm = plan.pass_rows == RoundsF8UpTo8::kPassRows ? RoundsF8UpTo8::kBlocksPerSm
+                                                                      : RoundsBf16::kBlocksPerSm;
+        EXPECT_LE(plan.passes * plan.blocks, std::max(plan.passes, kH200.num_sms * per_sm));
+      }
 }
 
 TEST(LinearPlanTest, EveryTileHasOneGroup) {
   for (const int in : {64, 320, 2560, 6144, 10240})
-    for (const DType type : {DType::kBF16, DType::kF8E4M3})
-      for (const int tiles : {1, 3, 160, 872, 1030, 15520})
-        for (const int rows : {1, 8, 9, 16, 17, 32, 33, 256}) {
-          SCOPED_TRACE(testing::Message()
-                       << tiles << " tiles of " << in << ", " << rows << " rows");
-          ASSERT_EQ(std::string(supports_held(in, kH200)), "");
-          const HeldPlan plan = plan_held(tiles, rows, in, type, kH200);
-          EXPECT_GE(plan.groups * plan.tiles_per_group, tiles);
-          EXPECT_LT((plan.groups - 1) * plan.tiles_per_group, tiles);
-          EXPECT_GE(plan.passes * plan.pass_rows, rows);
-          EXPECT_LT((plan.passes - 1) * plan.pass_rows, rows);
-          if (plan.split == 1)
-            EXPECT_LE(plan.passes * plan.groups, std::max(plan.passes, kH200.num_sms));
-          else
-            EXPECT_LE(plan.tiles_per_group, HeldGeometry::kSplitTiles);
-        }
+    for (const int tiles : {1, 3, 160, 872, 1030, 15520})
+      for (const int rows : {1, 8, 9, 16, 17, 32, 33, 256}) {
+        SCOPED_TRACE(testing::Message() << tiles << " tiles of " << in << ", " << rows << " rows");
+        ASSERT_EQ(std::string(supports_held(DType::kBF16, in, kH200)), "");
+        const HeldPlan plan = plan_held(tiles, rows, in, kH200);
+        EXPECT_GE(plan.groups * plan.tiles_per_group, tiles);
+        EXPECT_LT((plan.groups - 1) * plan.tiles_per_group, tiles);
+        EXPECT_GE(plan.passes * plan.pass_rows, rows);
+        EXPECT_LT((plan.passes - 1) * plan.pass_rows, rows);
+        if (plan.split == 1)
+          EXPECT_LE(plan.passes * plan.groups, std::max(plan.passes, kH200.num_sms));
+        else
+          EXPECT_LE(plan.tiles_per_group, HeldGeometry::kSplitTiles);
+      }
 }
 
+/// The order of summation must not depend on anything but the row.
 TEST(LinearPlanTest, LongRowsAreSplitWhateverTheRows) {
   EXPECT_EQ(held_split(2560), 1);
   EXPECT_EQ(held_split(6144), 4);
-  EXPECT_NE(std::string(supports_held(12288, kH200)), "");
+  EXPECT_NE(std::string(supports_held(DType::kBF16, 12288, kH200)), "");
+  EXPECT_NE(std::string(supports_held(DType::kF8E4M3, 2560, kH200)), "");
   GpuSpec ampere = kH200;
   ampere.compute_major = 8;
-  EXPECT_EQ(std::string(supports_held(2560, ampere)), "");
-  EXPECT_NE(std::string(supports_held(6144, ampere)).find("sm_90"), std::string::npos);
+  EXPECT_EQ(std::string(supports_held(DType::kBF16, 2560, ampere)), "");
+  EXPECT_NE(std::string(supports_held(DType::kBF16, 6144, ampere)).find("sm_90"),
+            std::string::npos);
+}
+
+/// A warp has registers for the activations of so many slices.
+TEST(LinearPlanTest, RoundsFitIntoRegisters) {
+  EXPECT_EQ(rounds_of(2560, DType::kF8E4M3), 1);
+  EXPECT_EQ(rounds_of(6144, DType::kF8E4M3), 2);
+  EXPECT_EQ(rounds_of(12288, DType::kBF16), 5);
+  for (const DType type : {DType::kBF16, DType::kF8E4M3})
+    for (const int in : {128, 640, 2560, 2688, 6144, 10240, 12288, 51200}) {
+      const bool is_f8 = type == DType::kF8E4M3;
+      const int slices = in * (is_f8 ? 1 : 2) / StreamGeometry::kSliceBytes;
+      const int held = is_f8 ? StreamGeometry::kF8Slices : StreamGeometry::kBf16Slices;
+      const int rounds = rounds_of(in, type);
+      for (int round = 0; round < rounds; ++round)
+        EXPECT_LE(slices * (round + 1) / rounds - slices * round / rounds,
+                  StreamGeometry::kWarps * held)
+            << in;
+    }
 }
 
 /// Two blocks and what the device keeps for each must fit, or nothing of the next kernel starts
@@ -103,32 +124,38 @@ TEST(LinearPlanTest, TheNextKernelFindsRoom) {
   constexpr size_t kReserved = 1024, kSm = size_t{228} << 10;
   EXPECT_LE(2 * (HeldUpTo8::kSharedBytes + kReserved), kSm);
   EXPECT_LE(2 * (HeldUpTo16::kSharedBytes + kReserved), kSm);
-  EXPECT_LE(2 * (HeldF8UpTo8::kSharedBytes + kReserved), kSm);
+  EXPECT_LE(2 * (RoundsF8UpTo8::kSharedBytes + kReserved), kSm);
 }
 
 /// A released output projection: 160 tiles, five for each of 32 clusters.
 TEST(LinearPlanTest, OutputProjectionFillsTheDevice) {
-  const HeldPlan plan = plan_held(160, 4, 6144, DType::kBF16, kH200);
+  const HeldPlan plan = plan_held(160, 4, 6144, kH200);
   EXPECT_EQ(plan.groups * plan.split, 128);
   EXPECT_EQ(plan.tiles_per_group, 5);
 }
 
-TEST(LinearPlanTest, LargeMatricesFillTheLastWave) {
-  for (const int out : {2560, 13952, 16480, 248320}) {
-    const StreamPlan plan = plan_stream(out, 1, kH200);
-    const double mean = double{1} * out / kH200.num_sms;
-    EXPECT_LT(plan.rows_per_block, 1.04 * mean) << out;
-  }
+TEST(LinearPlanTest, EvenRowsFillTheLastWave) {
+  for (const int out : {2560, 13952, 16480, 248320})
+    for (const int rows : {1, 16}) {
+      const RoundsPlan plan = plan_rounds(out, rows, DType::kF8E4M3, kH200);
+      const int blocks = kH200.num_sms * (rows <= RoundsF8UpTo8::kPassRows ? 2 : 1);
+      EXPECT_LT(plan.rows_per_block, 1.04 * out / blocks) << out;
+    }
 }
 
 TEST(LinearPlanTest, EmptyLaunchesHaveNoBlocks) {
-  EXPECT_EQ(plan_stream(0, 4, kH200).blocks, 0);
-  EXPECT_EQ(plan_stream(16, 0, kH200).blocks, 0);
+  EXPECT_EQ(plan_rounds(0, 4, DType::kF8E4M3, kH200).blocks, 0);
+  EXPECT_EQ(plan_rounds(16, 0, DType::kF8E4M3, kH200).blocks, 0);
+  EXPECT_EQ(plan_held(0, 4, 2560, kH200).groups, 0);
+  EXPECT_EQ(plan_held(16, 0, 2560, kH200).groups, 0);
 }
 
 TEST(LinearPlanTest, SmallestInstanceThatHoldsTheRows) {
-  for (const auto& [rows, config] : {std::pair{1, 0}, {8, 0}, {9, 1}, {16, 1}, {17, 2}, {256, 2}})
-    EXPECT_EQ(plan_stream(2560, rows, kH200).config, config) << rows;
+  for (const auto& [rows, of_pass] :
+       {std::pair{1, 8}, {8, 8}, {9, 16}, {16, 16}, {17, 32}, {33, 32}, {256, 32}})
+    EXPECT_EQ(plan_held(160, rows, 2560, kH200).pass_rows, of_pass) << rows;
+  for (const auto& [rows, of_pass] : {std::pair{1, 8}, {8, 8}, {9, 16}, {17, 16}, {256, 16}})
+    EXPECT_EQ(plan_rounds(2560, rows, DType::kF8E4M3, kH200).pass_rows, of_pass) << rows;
 }
 
 TEST(LinearPlanTest, LibraryTakesWholeVectorsOnly) {

@@ -138,7 +138,7 @@ TEST_F(RouterCudaTest, MatchesTheDefinition) {
     const std::vector<float> gate = read_weight(gate_);
     const std::vector<float> x = read_bf16(x_, count(kMostRows, size.hidden));
     for (const ops::Role role : kRoles)
-      for (const int rows : {1, 3, 8, 9, 17, 64, kMostRows}) {
+      for (const int rows : sized<std::vector<int>>({1, 3, 8, 9, 17, 64, kMostRows}, {1, 9, 17})) {
         SCOPED_TRACE(testing::Message()
                      << "hidden " << size.hidden << " rows " << rows << " " << role_name(role));
         const Routed got = run(0, rows, role);
@@ -149,6 +149,7 @@ TEST_F(RouterCudaTest, MatchesTheDefinition) {
 }
 
 TEST_F(RouterCudaTest, RowHasTheSameBitsInEveryLaunch) {
+  if (reduced()) GTEST_SKIP() << kSameKernels;
   for (const RouterSize& size : kRouterSizes) {
     prepare(size, kMostRows);
     const Routed all = run(0, kMostRows, ops::Role::kDecode);
@@ -161,6 +162,7 @@ TEST_F(RouterCudaTest, RowHasTheSameBitsInEveryLaunch) {
 
 /// Launches without a pause share the arrival counter.
 TEST_F(RouterCudaTest, LaunchesInARowDoNotDisturbEachOther) {
+  if (reduced()) GTEST_SKIP() << kSameKernels;
   prepare(kRouterSizes[0], kMostRows);
   const Routed all = run(0, kMostRows, ops::Role::kDecode);
   constexpr int kRounds = 60;
@@ -321,18 +323,27 @@ class ExpertsCudaTest : public CudaTest {
   std::map<int, HostExpert> known_{};
 };
 
-constexpr ExpertSize kFastSizes[] = {{2560, 640, 40, 10},
-                                     {2560, 640, 40, 10, DType::kF8E4M3, DType::kBF16},
-                                     {2560, 640, 40, 10, DType::kF8E4M3, DType::kF8E4M3},
-                                     {256, 128, 16, 4},
-                                     {128, 128, 16, 4},
-                                     {128, 64, 12, 10}};
+/// Reduced: the same kernel instances over smaller matrices.
+const std::vector<ExpertSize> kFastSizes =
+    sized<std::vector<ExpertSize>>({{2560, 640, 40, 10},
+                                    {2560, 640, 40, 10, DType::kF8E4M3, DType::kBF16},
+                                    {2560, 640, 40, 10, DType::kF8E4M3, DType::kF8E4M3},
+                                    {256, 128, 16, 4},
+                                    {128, 128, 16, 4},
+                                    {128, 64, 12, 10}},
+                                   {{512, 128, 16, 4},
+                                    {256, 128, 16, 4, DType::kF8E4M3, DType::kBF16},
+                                    {256, 128, 16, 4, DType::kF8E4M3, DType::kF8E4M3},
+                                    {256, 128, 16, 4},
+                                    {128, 128, 16, 4},
+                                    {128, 64, 12, 10}});
 
 TEST_F(ExpertsCudaTest, MatchesTheDefinition) {
   for (const ExpertSize& size : kFastSizes) {
     prepare(size, kMostRows);
     for (const ops::Role role : kRoles)
-      for (const int rows : {1, 2, 7, 8, 9, 63, 65, kMostRows}) {
+      for (const int rows :
+           sized<std::vector<int>>({1, 2, 7, 8, 9, 63, 65, kMostRows}, {1, 9, 65})) {
         SCOPED_TRACE(describe(role, rows));
         const std::vector<float> got = run(0, rows, role);
         for (const int row : {0, rows - 1})
@@ -342,6 +353,7 @@ TEST_F(ExpertsCudaTest, MatchesTheDefinition) {
 }
 
 TEST_F(ExpertsCudaTest, AllExpertsOfTheReleasedModel) {
+  if (reduced()) GTEST_SKIP() << "reduced run: needs the experts of the released model";
   for (const DType routed : {DType::kBF16, DType::kF8E4M3}) {
     prepare({2560, 640, 512, 10, routed, DType::kBF16}, 1100);
     for (const ops::Role role : kRoles) {
@@ -355,18 +367,20 @@ TEST_F(ExpertsCudaTest, AllExpertsOfTheReleasedModel) {
 
 /// More rows of one expert than share a pass or a tile.
 TEST_F(ExpertsCudaTest, CrowdedExperts) {
+  const int rows = sized(700, 300);
   for (const ExpertSize& size : kFastSizes) {
-    prepare(size, 700, Spread::kFew);
+    prepare(size, rows, Spread::kFew);
     for (const ops::Role role : kRoles) {
-      SCOPED_TRACE(describe(role, 700));
-      const std::vector<float> got = run(0, 700, role);
-      for (const size_t row : {size_t{0}, size_t{350}, size_t{699}})
-        ASSERT_NO_FATAL_FAILURE(expect_row(got, 0, row));
+      SCOPED_TRACE(describe(role, rows));
+      const std::vector<float> got = run(0, rows, role);
+      for (const int row : {0, rows / 2, rows - 1})
+        ASSERT_NO_FATAL_FAILURE(expect_row(got, 0, static_cast<size_t>(row)));
     }
   }
 }
 
 TEST_F(ExpertsCudaTest, RowHasTheSameBitsInEveryLaunch) {
+  if (reduced()) GTEST_SKIP() << kSameKernels;
   for (const ExpertSize& size : kFastSizes)
     for (const Spread spread : {Spread::kAll, Spread::kFew}) {
       prepare(size, kMostRows, spread);
@@ -455,6 +469,7 @@ TEST_F(ExpertsCudaTest, CombineFollowsTheExperts) {
 
 /// Launches that follow each other without a pause share the scratch memory.
 TEST_F(ExpertsCudaTest, LaunchesInARowDoNotDisturbEachOther) {
+  if (reduced()) GTEST_SKIP() << kSameKernels;
   prepare(kFastSizes[0], kMostRows);
   const std::vector<float> decode = run(0, kMostRows, ops::Role::kDecode);
   const std::vector<float> prompt = run(0, kMostRows, ops::Role::kPrefill);

@@ -53,10 +53,11 @@ TEST(MoePlanTest, RefusalsHaveReasons) {
   GpuSpec ampere = kH200;
   ampere.compute_major = 8;
   EXPECT_NE(why_not_grouped(kReleased, ampere).find("sm_90a"), std::string::npos);
-  EXPECT_EQ(std::string(why_not_streaming(kReleased, ampere)), "");
-  ampere.shared_bytes_per_block = size_t{64} << 10;
-  EXPECT_NE(why_not_streaming(kReleased, ampere).find("shared"), std::string::npos);
+  EXPECT_NE(why_not_streaming(kReleased, ampere).find("sm_90"), std::string::npos);
   MoeShape shape = kReleased;
+  shape.hidden = 5120;
+  EXPECT_NE(why_not_streaming(shape, kH200).find("registers"), std::string::npos);
+  shape = kReleased;
   shape.shared_width = 320;
   EXPECT_NE(why_not_streaming(shape, kH200).find("width"), std::string::npos);
   EXPECT_NE(why_not_grouped(shape, kH200).find("width"), std::string::npos);
@@ -78,24 +79,22 @@ TEST(MoePlanTest, TeamsShareOutTilesAndSlices) {
   for (int slices = 1; slices <= 200; ++slices) {
     const StreamSplit split = split_stream(slices * StreamGeometry::kSliceBytes);
     EXPECT_EQ(split.slices, slices);
-    EXPECT_GE(split.teams, 1);
+    EXPECT_GE(split.set_teams, 1);
     EXPECT_GE(split.per_team, 1);
     EXPECT_LE(split.per_team, slices);
-    EXPECT_LE(split.teams * split.per_team, StreamGeometry::kWarps);
+    EXPECT_LE(split.set_teams * split.per_team, StreamGeometry::kSetWarps);
+    EXPECT_GE(split.stages * split.per_team, slices);
+    EXPECT_LT((split.stages - 1) * split.per_team, slices);
   }
-  // Released sizes keep all warps equally busy.
-  for (const int row_bytes : {5120, 2560, 1280, 640}) {
-    const StreamSplit split = split_stream(row_bytes);
-    EXPECT_EQ(split.teams * split.per_team, StreamGeometry::kWarps) << row_bytes;
-    EXPECT_EQ(split.slices % split.per_team, 0) << row_bytes;
-  }
-}
-
-TEST(MoePlanTest, TheLongestRingsThatFitAreTaken) {
-  EXPECT_EQ(find_stream_stages(kH200), 0);
-  GpuSpec ampere = kH200;
-  ampere.shared_bytes_per_block = size_t{163} << 10;
-  EXPECT_EQ(find_stream_stages(ampere), 1);
+  // Released sizes keep all warps equally busy, and their activations fit into registers.
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3})
+    for (const int elements : {2560, 640}) {
+      const int row_bytes = elements * static_cast<int>(dtype_bytes(dtype));
+      const StreamSplit split = split_stream(row_bytes);
+      EXPECT_EQ(split.teams() * split.per_team, StreamGeometry::kWarps) << row_bytes;
+      EXPECT_EQ(split.slices % split.per_team, 0) << row_bytes;
+      EXPECT_LE(split.stages, held_stages(dtype)) << row_bytes;
+    }
 }
 
 TEST(MoePlanTest, EveryTileHasOneBlock) {

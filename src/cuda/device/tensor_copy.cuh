@@ -29,6 +29,14 @@ __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, c
       "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(shared_address(barrier))
       : "memory");
 }
+__device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, const int (&at)[4],
+                                         Barrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(shared_address(barrier))
+      : "memory");
+}
 __device__ __forceinline__ void copy_box(void* shared, const CUtensorMap& map, const int (&at)[5],
                                          Barrier* barrier) {
   asm volatile(

@@ -184,6 +184,7 @@ __global__ void __launch_bounds__(Config::kThreads)
     init_barrier(&shared.loaded, 1);
     fence_barrier_init();
   }
+  __syncthreads();  // the barrier is there
   wait_for_inputs();
   const GdnSlotChunk chunk = find_chunk(batch, slot);
   if (chunk.at.rows <= 0) return;
@@ -192,8 +193,7 @@ __global__ void __launch_bounds__(Config::kThreads)
     copy_bulk(shared.in.keys, work.keys(slot, key_head), KeyTile::kBytes, &shared.loaded);
     copy_bulk(shared.in.queries, work.queries(slot, key_head), KeyTile::kBytes, &shared.loaded);
   }
-  set_gates<Config>(args, chunk, head, a_log, dt_bias,
-                    shared);  // its barriers show `loaded` to all
+  set_gates<Config>(args, chunk, head, a_log, dt_bias, shared);
   if (thread < Config::kChunk) {
     GdnChunkGates* gates = work.gates(slot, head);
     const float sum = shared.sum[thread];

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode products of few rows: the activations that meet a warp's slices of K stay in its
-// registers, and all weight rows of the block pass by, tile after tile. Small enough for the first
-// weights of the next kernel to arrive meanwhile.
+// Decode products with BF16 weights: the activations that meet a warp's slices of K stay in its
+// registers, and all weight rows of the block pass by, tile after tile. Up to 16 rows small enough
+// for the first weights of the next kernel to arrive meanwhile.
 #pragma once
-
-#include <type_traits>
 
 #include "cuda/device/cluster.cuh"
 #include "cuda/device/copy.cuh"
 #include "cuda/device/pdl.cuh"
+#include "cuda/linear/held_columns.cuh"
 #include "cuda/linear/linear_plan.h"
 #include "cuda/linear/stream_slice.cuh"
 
@@ -22,20 +21,24 @@ struct HeldArgs {
   int row_bytes = 0;  // of every part: a launch has one weight type
   int total_tiles = 0;
   int tiles_per_group = 0;
-  int split = 1;  // blocks of a cluster, which share every weight row
+  int split = 1;        // blocks of a cluster, which share every weight row
+  int last_buffer = 1;  // of sums, which take turns: 0 where rows are split
 };
-
-template <class Config>
-using ElementOf = std::conditional_t<Config::kType == DType::kF8E4M3, device::F8, device::Bf16>;
 
 template <class Config>
 struct HeldShared {
   alignas(128) std::byte ring[Config::kWarps][Config::kStages][Config::kStageBytes];
-  /// As the lanes of the warps hold them.
-  float4 sums[Config::kSumBuffers][Config::kWarps][Config::kColumnTiles][device::kWarp];
-  /// Sums of this block's tiles (every split-th of the group) from all blocks of the cluster:
-  /// [tile / split][rank][output of the tile].
-  float exchange[Config::kSplitTiles * Config::kTileOutputs];
+  /// As the lanes of the warps hold them, of tiles in turn.
+  using Sums = float4[Config::kWarps][Config::kColumnTiles][device::kWarp];
+  union {
+    Sums sums[2];
+    /// Where rows are split there is one buffer. Sums of this block's tiles (every split-th of the
+    /// group) from all blocks of the cluster: [tile / split][rank][output of the tile].
+    struct {
+      Sums only;
+      float exchange[Config::kSplitTiles * Config::kTileOutputs];
+    } split;
+  };
   device::Barrier arrived;  // counts the bytes that the other blocks send
 };
 
@@ -74,11 +77,7 @@ class HeldFeed {
  public:
   __device__ HeldFeed(const HeldArgs& args, const SliceShare& share, std::byte* ring, int begin,
                       int end)
-      : args_(args),
-        ring_(ring),
-        first_byte_(share.first * Config::kSliceBytes + lane_piece() * device::kVectorBytes),
-        slices_(share.count),
-        left_(share.count > 0 ? end - begin : 0) {
+      : args_(args), ring_(ring), slices_(share.count), left_(share.count > 0 ? end - begin : 0) {
     if (left_ == 0) {
       device::allow_next_kernel();
     } else {
@@ -117,7 +116,7 @@ class HeldFeed {
     if (left_ > 0) {
       std::byte* target =
           ring_ + stage_ * Config::kStageBytes + stage_offset(lane_row(), lane_piece());
-      const std::byte* source = source_ + slice_ * Config::kRoundBytes;
+      const std::byte* source = source_ + slice_ * Config::kStrideBytes;
 #pragma unroll
       for (int row = 0; row < Config::kTileRows; row += kRowStep)
         device::copy_async_16(target + row * Config::kSliceBytes,
@@ -143,13 +142,15 @@ class HeldFeed {
   __device__ __forceinline__ void open_part(int row) {
     const StreamPart& part = args_.parts[part_];
     lane_rows_ = part.out_features - row - lane_row();
-    source_ = part.weight + static_cast<size_t>(row + lane_row()) * args_.row_bytes + first_byte_;
+    // Computed again: no register to keep it in.
+    const int first_byte =
+        SliceShare(args_).first * Config::kSliceBytes + lane_piece() * device::kVectorBytes;
+    source_ = part.weight + static_cast<size_t>(row + lane_row()) * args_.row_bytes + first_byte;
   }
 
   const HeldArgs& args_;
   std::byte* ring_;
   const std::byte* source_{};  // what this lane copies: its first row of the tile, slice 0
-  int first_byte_;             // of a weight row, for this lane
   int slices_;                 // of every tile
   int left_;                   // tiles that are not asked for in full
   int part_ = 0;
@@ -157,50 +158,6 @@ class HeldFeed {
   int slice_ = 0;
   int stage_ = 0;
 };
-
-/// The activation rows of this block's pass. Columns past the last row repeat it, and their sums
-/// are dropped.
-template <class Config>
-struct HeldRows {
-  int first;
-  int count;
-
-  __device__ explicit HeldRows(const HeldArgs& args) {
-    first = static_cast<int>(blockIdx.x) / args.split * Config::kPassRows;
-    count = min(args.rows - first, Config::kPassRows);
-  }
-};
-
-/// Activations that meet this warp's slices of every weight row.
-template <class Config>
-struct HeldColumns {
-  using Slice = SliceOf<ElementOf<Config>>;
-  uint4 raw[Config::kSlices][Config::kColumnTiles][Slice::kVectors];
-
-  __device__ __forceinline__ HeldColumns(const HeldArgs& args, const HeldRows<Config>& rows,
-                                         const SliceShare& share) {
-#pragma unroll
-    for (int tile = 0; tile < Config::kColumnTiles; ++tile) {
-      const int column = min(tile * Config::kColumns + device::lane_id() / 4, rows.count - 1);
-      const device::Bf16* x =
-          args.x + static_cast<size_t>(rows.first + column) * static_cast<size_t>(args.in_features);
-#pragma unroll
-      for (int slice = 0; slice < Config::kSlices; ++slice)
-#pragma unroll
-        for (int index = 0; index < Slice::kVectors; ++index)
-          if (slice < share.count)
-            raw[slice][tile][index] = *reinterpret_cast<const uint4*>(
-                x + (share.first + slice * Config::kWarps) * Slice::kElements +
-                Slice::element(index));
-    }
-  }
-};
-
-/// Scale of E4M3 slice `slice` of the tile from weight row `row` on: 16 rows lie in one block.
-__device__ __forceinline__ float scale_of(const StreamPart& part, int row, int slice) {
-  if (part.scale == nullptr) return 1.0F;
-  return __ldg(part.scale + static_cast<size_t>(row / ops::kScaleBlock) * part.scale_cols + slice);
-}
 
 /// One output of a tile, for each index: neighbours in a weight tile's rows first.
 template <class Config>
@@ -220,7 +177,7 @@ struct TileOutput {
 
 template <class Config>
 __device__ __forceinline__ void store_output(const StreamPart& part, int tile_row,
-                                             const HeldRows<Config>& rows,
+                                             const PassRows<Config>& rows,
                                              const TileOutput<Config>& output, float value) {
   const int row = tile_row + output.row;
   if (row >= part.out_features) return;
@@ -234,18 +191,18 @@ __device__ __forceinline__ void store_output(const StreamPart& part, int tile_ro
 template <class Config>
 __device__ __forceinline__ void add_warps(HeldShared<Config>& shared, const HeldArgs& args,
                                           const TilePosition& at, int local,
-                                          const HeldRows<Config>& rows,
+                                          const PassRows<Config>& rows,
                                           const float (&sums)[Config::kColumnTiles][4]) {
-  auto& buffer = shared.sums[local % Config::kSumBuffers];
+  auto& buffer = shared.sums[local & args.last_buffer];
   // With two buffers the barrier below has also seen the readers of the tile before the last.
-  if constexpr (Config::kSumBuffers == 1) __syncthreads();
+  if (args.split > 1) __syncthreads();
 #pragma unroll
   for (int tile = 0; tile < Config::kColumnTiles; ++tile)
     buffer[device::warp_id()][tile][device::lane_id()] = {sums[tile][0], sums[tile][1],
                                                           sums[tile][2], sums[tile][3]};
   __syncthreads();  // every warp's sums are there
   const int rank = device::cluster_rank(), owner = local % args.split;
-  float* slot = shared.exchange + (local - owner + rank) * Config::kTileOutputs;
+  float* slot = shared.split.exchange + (local - owner + rank) * Config::kTileOutputs;
   for (int index = static_cast<int>(threadIdx.x); index < rows.count * Config::kTileRows;
        index += Config::kThreads) {
     const TileOutput<Config> output(index);
@@ -271,7 +228,7 @@ __device__ __forceinline__ void add_warps(HeldShared<Config>& shared, const Held
 /// Adds the blocks' sums of the tiles that this block stores, in their order.
 template <class Config>
 __device__ __forceinline__ void add_blocks(HeldShared<Config>& shared, const HeldArgs& args,
-                                           int begin, int end, const HeldRows<Config>& rows) {
+                                           int begin, int end, const PassRows<Config>& rows) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   device::wait_barrier(&shared.arrived, 0);  // the sums of all other blocks are there
   for (int tile = begin + device::cluster_rank(); tile < end; tile += args.split) {
@@ -280,7 +237,7 @@ __device__ __forceinline__ void add_blocks(HeldShared<Config>& shared, const Hel
     // A thread has stored this block's sums of the outputs that it adds.
     for (int index = static_cast<int>(threadIdx.x); index < rows.count * Config::kTileRows;
          index += Config::kThreads) {
-      const float* sums = shared.exchange + slot * Config::kTileOutputs + index;
+      const float* sums = shared.split.exchange + slot * Config::kTileOutputs + index;
       float total = *sums;
       for (int rank = 1; rank < args.split; ++rank) total += sums[rank * Config::kTileOutputs];
       store_output(args.parts[at.part], at.row, rows, TileOutput<Config>(index), total);
@@ -290,45 +247,43 @@ __device__ __forceinline__ void add_blocks(HeldShared<Config>& shared, const Hel
 }
 
 /// Makes the barrier on which the other blocks count what they send. Before their first store,
-/// cluster_wait.
+/// expect_sums.
 template <class Config>
-__device__ __forceinline__ void expect_sums(HeldShared<Config>& shared, const HeldArgs& args,
-                                            int tiles, const HeldRows<Config>& rows) {
+__device__ __forceinline__ void open_exchange(HeldShared<Config>& shared) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   if (threadIdx.x == 0) {
-    const int owned = (tiles - device::cluster_rank() + args.split - 1) / args.split;
-    const int outputs = owned * (args.split - 1) * rows.count * Config::kTileRows;
     device::init_barrier(&shared.arrived, 1);
     device::fence_barrier_init();
-    device::arrive_expect(&shared.arrived, static_cast<uint32_t>(outputs) * sizeof(float));
   }
   __syncwarp();
   device::cluster_arrive_relaxed();
 #endif
 }
 
+/// Waits for the barriers of the cluster and announces how much will come. Some of it may have come
+/// already: without the one arrival the phase stays open.
+template <class Config>
+__device__ __forceinline__ void expect_sums(HeldShared<Config>& shared, const HeldArgs& args,
+                                            int tiles, const PassRows<Config>& rows) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  device::cluster_wait();
+  if (threadIdx.x != 0) return;
+  const int owned = (tiles - device::cluster_rank() + args.split - 1) / args.split;
+  const int outputs = owned * (args.split - 1) * rows.count * Config::kTileRows;
+  device::arrive_expect(&shared.arrived, static_cast<uint32_t>(outputs) * sizeof(float));
+#endif
+}
+
 /// sums = this warp's share of the products of a tile.
 template <class Config>
-__device__ __forceinline__ void multiply_tile(const StreamPart& part, int row,
-                                              const SliceShare& share,
+__device__ __forceinline__ void multiply_tile(const SliceShare& share,
                                               const HeldColumns<Config>& columns,
                                               HeldFeed<Config>& feed,
                                               float (&sums)[Config::kColumnTiles][4]) {
-  using Element = ElementOf<Config>;
 #pragma unroll
   for (int slice = 0; slice < Config::kSlices; ++slice) {
     if (slice >= share.count) break;
-    if constexpr (sizeof(Element) == 1) {
-      const float scale = scale_of(part, row, share.first + slice * Config::kWarps);
-      float block[Config::kColumnTiles][4] = {};
-      multiply_slice<Element>(feed.take(), columns.raw[slice], block);
-#pragma unroll
-      for (int column = 0; column < Config::kColumnTiles; ++column)
-#pragma unroll
-        for (int value = 0; value < 4; ++value) sums[column][value] += block[column][value] * scale;
-    } else {
-      multiply_slice<Element>(feed.take(), columns.raw[slice], sums);
-    }
+    multiply_slice<device::Bf16>(feed.take(), columns.raw[slice], sums);
   }
 }
 
@@ -340,17 +295,19 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
   const int begin = static_cast<int>(blockIdx.y) * args.tiles_per_group;
   const int tiles = min(args.tiles_per_group, args.total_tiles - begin);
   const SliceShare share(args);
-  const HeldRows<Config> rows(args);
+  const int pass = static_cast<int>(blockIdx.x) / args.split;
+  const PassRows<Config> rows(args.rows, pass);
   HeldFeed<Config> feed(args, share, &shared.ring[device::warp_id()][0][0], begin, begin + tiles);
   feed.fill();
-  if (args.split > 1) expect_sums(shared, args, tiles, rows);
+  if (args.split > 1) open_exchange(shared);
   device::wait_for_inputs();
-  const HeldColumns<Config> columns(args, rows, share);
-  if (args.split > 1) device::cluster_wait();  // all barriers of the cluster are there
+  HeldColumns<Config> columns;
+  columns.load(args.x, args.in_features, rows, share.first, share.count);
+  if (args.split > 1) expect_sums(shared, args, tiles, rows);
   TilePosition at(args, begin);
   for (int local = 0; local < tiles; ++local, at.next(args)) {
     float sums[Config::kColumnTiles][4] = {};
-    multiply_tile(args.parts[at.part], at.row, share, columns, feed, sums);
+    multiply_tile(share, columns, feed, sums);
     add_warps(shared, args, at, local, rows, sums);
   }
   if (args.split > 1) add_blocks(shared, args, begin, begin + tiles, rows);

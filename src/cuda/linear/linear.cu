@@ -8,7 +8,7 @@
 #include "cuda/linear/gemm.h"
 #include "cuda/linear/generic_kernel.cuh"
 #include "cuda/linear/held_kernel.cuh"
-#include "cuda/linear/stream_kernel.cuh"
+#include "cuda/linear/rounds_kernel.cuh"
 
 namespace tessera::cuda {
 namespace {
@@ -31,48 +31,46 @@ void launch_generic(Context& context, const void* x, int rows, const ops::Linear
   launch(context, shape, generic_linear<Config>, args);
 }
 
-template <class Config>
-void launch_config(Context& context, const StreamPlan& plan, const StreamArgs& args) {
-  static_assert(sizeof(StreamShared<Config>) == Config::kSharedBytes);
-  const LaunchShape shape{
-      .grid = dim3(static_cast<unsigned>(plan.passes), static_cast<unsigned>(plan.blocks)),
-      .block = dim3(Config::kThreads),
-      .shared_bytes = Config::kSharedBytes};
-  launch(context, shape, stream_linear<Config>, args);
-}
-
-/// In the order of kStreamPassRows.
-using LaunchStream = void (*)(Context&, const StreamPlan&, const StreamArgs&);
-constexpr LaunchStream kLaunchStream[] = {launch_config<StreamUpTo8>, launch_config<StreamUpTo16>,
-                                          launch_config<StreamUpTo32>};
-static_assert(std::size(kLaunchStream) == kStreamPassRows.size());
-
 StreamPart part_of(const ops::LinearPart& part) {
   const ops::LinearWeight& weight = part.weight;
   return {.weight = static_cast<const std::byte*>(weight.data),
           .scale = weight.dtype == DType::kF8E4M3 ? weight.scale : nullptr,
           .y = part.y,
-          .dtype = weight.dtype,
           .y_dtype = stored_as(part.output),
           .out_features = weight.out_features,
-          .row_bytes = static_cast<int>(weight.row_bytes()),
           .scale_cols = weight.scale_cols()};
 }
 
-void launch_stream(Context& context, const void* x, int rows,
+template <class Config>
+void launch_rounds_config(Context& context, const RoundsPlan& plan, const RoundsArgs& args) {
+  static_assert(sizeof(RoundsShared<Config>) == Config::kSharedBytes);
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>(plan.passes), static_cast<unsigned>(plan.blocks)),
+      .block = dim3(Config::kThreads),
+      .shared_bytes = Config::kSharedBytes};
+  launch(context, shape, rounds_linear<Config>, args);
+}
+
+void launch_rounds(Context& context, const void* x, int rows,
                    std::span<const ops::LinearPart> parts) {
-  StreamArgs args{};
+  RoundsArgs args{};
   args.x = static_cast<const device::Bf16*>(x);
   args.rows = rows;
   args.in_features = parts.front().weight.in_features;
+  args.row_bytes = static_cast<int>(parts.front().weight.row_bytes());
+  const DType type = parts.front().weight.dtype;
   for (size_t index = 0; index < parts.size(); ++index) {
     StreamPart& part = args.parts[index] = part_of(parts[index]);
-    part.first = args.total_out;
-    part.end = args.total_out += part.out_features;
+    part.first = args.total_rows;
+    part.end = args.total_rows += part.out_features;
   }
-  const StreamPlan plan = plan_stream(args.total_out, rows, context.gpu());
+  const RoundsPlan plan = plan_rounds(args.total_rows, rows, type, context.gpu());
   args.rows_per_block = plan.rows_per_block;
-  if (plan.blocks > 0) kLaunchStream[plan.config](context, plan, args);
+  args.rounds = rounds_of(args.in_features, type);
+  if (type == DType::kBF16) return launch_rounds_config<RoundsBf16>(context, plan, args);
+  if (plan.pass_rows == RoundsF8UpTo8::kPassRows)
+    return launch_rounds_config<RoundsF8UpTo8>(context, plan, args);
+  launch_rounds_config<RoundsF8UpTo16>(context, plan, args);
 }
 
 template <class Config>
@@ -98,15 +96,12 @@ void launch_held(Context& context, const void* x, int rows,
     part.first = args.total_tiles;
     part.end = args.total_tiles += divide_up(part.out_features, HeldGeometry::kTileRows);
   }
-  const DType type = parts.front().weight.dtype;
-  const HeldPlan plan = plan_held(args.total_tiles, rows, args.in_features, type, context.gpu());
+  const HeldPlan plan = plan_held(args.total_tiles, rows, args.in_features, context.gpu());
   args.tiles_per_group = plan.tiles_per_group;
   args.split = plan.split;
-  const bool few = plan.pass_rows == HeldUpTo8::kPassRows;
-  if (type == DType::kF8E4M3)
-    return few ? launch_held_config<HeldF8UpTo8>(context, plan, args)
-               : launch_held_config<HeldF8UpTo16>(context, plan, args);
-  if (few) return launch_held_config<HeldUpTo8>(context, plan, args);
+  args.last_buffer = plan.split == 1 ? 1 : 0;
+  if (plan.pass_rows == HeldUpTo8::kPassRows)
+    return launch_held_config<HeldUpTo8>(context, plan, args);
   if (plan.pass_rows == HeldUpTo16::kPassRows)
     return launch_held_config<HeldUpTo16>(context, plan, args);
   launch_held_config<HeldUpTo32>(context, plan, args);
@@ -115,10 +110,11 @@ void launch_held(Context& context, const void* x, int rows,
 /// Parts of one weight type that the streaming kernels can read.
 void launch_parts(Context& context, const void* x, int rows,
                   std::span<const ops::LinearPart> parts) {
-  if (supports_held(parts.front().weight.in_features, context.gpu()).empty())
+  const ops::LinearWeight& weight = parts.front().weight;
+  if (supports_held(weight.dtype, weight.in_features, context.gpu()).empty())
     launch_held(context, x, rows, parts);
   else
-    launch_stream(context, x, rows, parts);
+    launch_rounds(context, x, rows, parts);
 }
 
 }  // namespace

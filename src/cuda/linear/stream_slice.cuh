@@ -14,12 +14,10 @@ struct StreamPart {
   const std::byte* weight = nullptr;  // [out_features, row_bytes]
   const float* scale = nullptr;       // E4M3: [ceil(out / 128), scale_cols]; nullptr: 1
   void* y = nullptr;                  // [rows, out_features]
-  DType dtype = DType::kBF16;
   DType y_dtype = DType::kBF16;
   int out_features = 0;
-  int row_bytes = 0;
   int scale_cols = 0;
-  int first = 0;  // of the launch's outputs or tiles, all parts one after the other
+  int first = 0;  // of the launch's weight rows or tiles, all parts one after the other
   int end = 0;
 };
 

@@ -34,10 +34,11 @@ void launch_experts(Context& context, const ops::ExpertsArgs& args) {
   auto* run = moe::generic_experts;
   int rows_per_block = moe::generic_rows(shape);
   if (args.role == ops::Role::kPrefill && moe::why_not_grouped(shape, context.gpu()).empty() &&
-      moe::why_not_mapped(routed, shared).empty()) {
+      moe::why_not_grouped(routed, shared).empty()) {
     run = moe::grouped_experts;
     rows_per_block = moe::kGroupedRows;
-  } else if (moe::why_not_streaming(shape, context.gpu()).empty()) {
+  } else if (moe::why_not_streaming(shape, context.gpu()).empty() &&
+             moe::why_not_streaming(routed, shared).empty()) {
     run = moe::stream_experts;
     rows_per_block = moe::stream_rows(shape);
   }

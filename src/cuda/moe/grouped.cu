@@ -159,9 +159,9 @@ void order_tokens(Context& context, const RowBlock& block, device::Bf16* ordered
 
 }  // namespace
 
-std::string_view why_not_mapped(const ExpertStack& routed, const ExpertStack& shared) {
-  const std::string_view reason = why_not_mapped(routed);
-  return reason.empty() ? why_not_mapped(shared) : reason;
+std::string_view why_not_grouped(const ExpertStack& routed, const ExpertStack& shared) {
+  const std::string_view reason = why_not_mapped_together(routed);
+  return reason.empty() ? why_not_mapped_together(shared) : reason;
 }
 
 void grouped_experts(Context& context, const RowBlock& block) {

@@ -276,7 +276,7 @@ class GroupedConsumer {
   const GroupedArgs& args_;
   Shared& shared_;
   int group_;
-  StageCursor<Config::kStages> cursor_;
+  RingCursor<Config::kStages> cursor_;
   int previous_ = 0;  // stage of the products under way
 };
 

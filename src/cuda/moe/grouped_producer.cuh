@@ -169,7 +169,7 @@ class GroupedProducer {
   Shared& shared_;
   const CUtensorMap& routed_map_;
   const CUtensorMap& shared_map_;
-  StageCursor<Config::kStages> cursor_;
+  RingCursor<Config::kStages> cursor_;
   int last_ = 0;         // stage of the step before, not yet announced
   bool filled_ = false;  // there is one
 };

@@ -4,6 +4,7 @@
 
 #include "cuda/device/bf16.cuh"
 #include "cuda/device/copy.cuh"
+#include "cuda/device/ring_cursor.cuh"
 #include "cuda/device/wgmma.cuh"
 #include "cuda/moe/grouped_tiles.cuh"
 #include "cuda/moe/moe_weights.h"
@@ -45,16 +46,6 @@ struct GroupedShared {
   GroupTile found[2];            // the producer's tile and its next one
   int rows[2][Config::kTokens];  // of their tokens
   GroupIndex groups;
-};
-
-/// Position in the ring of stages; producer and consumers walk it alike.
-template <int kStages>
-struct StageCursor {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) stage = 0, phase ^= 1;
-  }
 };
 
 }  // namespace tessera::cuda::device

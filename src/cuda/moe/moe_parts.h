@@ -43,11 +43,13 @@ enum class ResultType { kFloat, kBf16 };
 void finalise(Context& context, const RowBlock& block, const void* results, ResultType type,
               const int32_t* places);
 
+/// Empty when the copy engine can address the experts, else the reason.
+std::string_view why_not_streaming(const ExpertStack& routed, const ExpertStack& shared);
 void stream_experts(Context& context, const RowBlock& block);
 void generic_experts(Context& context, const RowBlock& block);
 
-/// Empty when the copy engine can address the experts, else the reason.
-std::string_view why_not_mapped(const ExpertStack& routed, const ExpertStack& shared);
+/// Empty when the copy engine can address the experts as grouped products do, else the reason.
+std::string_view why_not_grouped(const ExpertStack& routed, const ExpertStack& shared);
 void grouped_experts(Context& context, const RowBlock& block);
 
 }  // namespace tessera::cuda::moe

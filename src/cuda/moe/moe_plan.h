@@ -56,59 +56,60 @@ constexpr std::string_view why_not_fused_router(int hidden, DType gate, DType sh
 
 // ---- Experts of generated rows: weights stream through shared memory ----
 
-/// A weight row is cut into slices of one memory line. Tiles of 16 weight rows times a slice are
-/// the stages of the rings, one ring per warp.
+/// A weight row is cut into slices of one memory line. Two sets of warps take turns at the tiles of
+/// 16 weight rows; a stage is what one set works on at a time, a slice of a tile per warp.
 struct StreamGeometry {
-  static constexpr int kWarps = 10;
-  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kSets = 2;  // each has a ring of stages and a producer warp
+  static constexpr int kSetWarps = 10;
+  /// Five per scheduler: a warp waits for its own chain of loads, widening and products most of the
+  /// time.
+  static constexpr int kWarps = kSets * kSetWarps;
+  static constexpr int kConsumers = kWarps * 32;
+  static constexpr int kThreads = kConsumers + kSets * 32;
+  static constexpr int kStages = 4;   // of each ring
   static constexpr int kColumns = 8;  // rows that share a pass over an expert's weights
   static constexpr int kTileRows = 16;
   static constexpr int kHalfRows = kTileRows / 2;  // up: of gate, then as many of up
-  static constexpr int kTiles = 8;                 // whose sums a warp keeps in registers
+  static constexpr int kTiles = 2;  // of a warp between two meetings of the consumers
   static constexpr int kSliceBytes = 128;
-  static constexpr int kStageBytes = kTileRows * kSliceBytes;
+  static constexpr int kStageBytes = kSetWarps * kTileRows * kSliceBytes;
+  static constexpr int kHeldVectors = 8;     // of activations in a lane's registers
   static constexpr int kMostPairs = 2560;    // bounds of the tables
   static constexpr int kMostExperts = 1024;  // in shared memory
 };
 
-/// Who sums what: every team of warps covers K once, each of its warps every per_team-th slice; the
+/// Who sums what: a team of warps covers K once, each of its warps every per_team-th slice; the
 /// teams take turns at the tiles. From the length of a weight row alone, so that the order of every
 /// sum is.
 struct StreamSplit {
   int slices = 0;
-  int teams = 0;
   int per_team = 0;
+  int set_teams = 0;  // tiles that a set works on at a time
+  int stages = 0;     // of a tile
+
+  constexpr int teams() const { return StreamGeometry::kSets * set_teams; }
 };
 constexpr StreamSplit split_stream(int row_bytes) {
-  constexpr int kWarps = StreamGeometry::kWarps;
-  const int slices = row_bytes / StreamGeometry::kSliceBytes;
-  const int teams = std::max(1, kWarps / std::max(1, slices));
-  return {.slices = slices, .teams = teams, .per_team = std::min(kWarps / teams, slices)};
+  constexpr int kSetWarps = StreamGeometry::kSetWarps;
+  const int slices = std::max(1, row_bytes / StreamGeometry::kSliceBytes);
+  const int set_teams = std::max(1, kSetWarps / slices);
+  const int per_team = std::min(kSetWarps, slices);
+  return {.slices = slices,
+          .per_team = per_team,
+          .set_teams = set_teams,
+          .stages = ceil_div(slices, per_team)};
 }
 
-/// Bytes of a block's rings, sums and tables; `stages` per ring.
-constexpr size_t stream_shared_bytes(int stages) {
-  using Geometry = StreamGeometry;
-  constexpr size_t kSums =
-      size_t{Geometry::kWarps} * Geometry::kTiles * Geometry::kTileRows * Geometry::kColumns * 4;
-  constexpr size_t kTables = size_t{Geometry::kMostPairs} * 8 + 1024;
-  return size_t{Geometry::kWarps} * static_cast<size_t>(stages) * (Geometry::kStageBytes + 8) +
-         kSums + kTables;
-}
-/// Stages per ring of the instances, best first: all but one of them are under way. 120 KB per
-/// multiprocessor cover the memory's latency even while a block adds up its sums.
-inline constexpr std::array kStreamStages = {7, 3};
-/// Index of the instance that fits; -1: none.
-constexpr int find_stream_stages(const GpuSpec& gpu) {
-  for (size_t index = 0; index < kStreamStages.size(); ++index)
-    if (stream_shared_bytes(kStreamStages[index]) <= gpu.shared_bytes_per_block)
-      return static_cast<int>(index);
-  return -1;
+/// Stages of a tile whose activations a warp can keep while it goes through the tiles of an expert:
+/// the four lanes of a column share a slice.
+constexpr int held_stages(DType dtype) {
+  constexpr int kLanes = 4, kVectorBytes = 16, kBf16 = 2;
+  const int slice_elements = StreamGeometry::kSliceBytes / static_cast<int>(dtype_bytes(dtype));
+  return StreamGeometry::kHeldVectors * kLanes * kVectorBytes / (slice_elements * kBf16);
 }
 
 constexpr std::string_view why_not_streaming(const MoeShape& shape, const GpuSpec& gpu) {
-  if (gpu.compute_major < 8) return "asynchronous copies need sm_80";
-  if (find_stream_stages(gpu) < 0) return "too little shared memory";
+  if (!gpu.is_hopper()) return "needs the copy engine of sm_90";
   if (shape.shared_width != shape.width) return "the shared expert has another width";
   if (shape.width % StreamGeometry::kHalfRows != 0 || shape.hidden % StreamGeometry::kTileRows != 0)
     return "tiles of 16 weight rows do not divide the matrices";
@@ -121,6 +122,8 @@ constexpr std::string_view why_not_streaming(const MoeShape& shape, const GpuSpe
       const size_t row_bytes = static_cast<size_t>(depth) * dtype_bytes(dtype);
       if (row_bytes == 0 || row_bytes % StreamGeometry::kSliceBytes != 0)
         return "weight rows are no multiple of 128 bytes";
+      if (split_stream(static_cast<int>(row_bytes)).stages > held_stages(dtype))
+        return "activations do not fit into registers";
     }
   }
   return {};

@@ -10,36 +10,34 @@
 
 namespace tessera::cuda::device {
 
-/// Column k of the product instruction is not column k of the matrix: a lane's 16 bytes of a weight
+/// Column k of the product instruction is not column k of the matrix: a lane's 32 bytes of a weight
 /// row serve as its pieces of several instructions, and the activations are read in the same order.
 template <class Weight>
 struct StreamSlice {
   using Geometry = moe::StreamGeometry;
   static constexpr int kElements = Geometry::kSliceBytes / static_cast<int>(sizeof(Weight));
   static constexpr int kVectors = kElements / kWarp;  // 16-byte reads of an activation row
-  static constexpr int kLaneElements = kVectorBytes / static_cast<int>(sizeof(Weight));
+  static constexpr int kHeld = Geometry::kHeldVectors / kVectors;  // slices whose activations fit
   static constexpr bool kScaled = sizeof(Weight) == 1;
-
-  /// First element of this lane's vector `index` of an activation row, within the slice.
-  static __device__ __forceinline__ int element(int index) {
-    constexpr int kPerHalf = kVectors / 2;
-    return index / kPerHalf * (kElements / 2) + lane_id() % 4 * kLaneElements +
-           index % kPerHalf * kVectorBf16;
-  }
 };
 
-/// The most vectors any type of weight needs.
-inline constexpr int kColumnVectors = StreamSlice<F8>::kVectors;
-using ColumnSlice = uint4[kColumnVectors];
+/// Activations of this lane's column: of every slice of its warp, for all tiles of a panel.
+using HeldColumn = uint4[moe::StreamGeometry::kHeldVectors];
 
-/// `x`: the row of this lane's column, `slice` of K.
+/// `x`: the row of this lane's column; `slice`: the first one of its warp.
 template <class Weight>
-__device__ __forceinline__ void load_column(const Bf16* x, int slice, ColumnSlice& out) {
+__device__ __forceinline__ void load_column(const Bf16* x, const moe::StreamSplit& split, int slice,
+                                            HeldColumn& out) {
   using Slice = StreamSlice<Weight>;
+  x += slice * Slice::kElements + lane_id() % 4 * (Slice::kElements / 4);
 #pragma unroll
-  for (int index = 0; index < Slice::kVectors; ++index)
-    out[index] =
-        *reinterpret_cast<const uint4*>(x + slice * Slice::kElements + Slice::element(index));
+  for (int held = 0; held < Slice::kHeld; ++held) {
+    if (slice + held * split.per_team >= split.slices) break;
+#pragma unroll
+    for (int index = 0; index < Slice::kVectors; ++index)
+      out[held * Slice::kVectors + index] = *reinterpret_cast<const uint4*>(
+          x + held * split.per_team * Slice::kElements + index * kVectorBf16);
+  }
 }
 
 __device__ __forceinline__ void multiply_bf16(const uint4& top, const uint4& bottom, const uint4& x,
@@ -49,15 +47,14 @@ __device__ __forceinline__ void multiply_bf16(const uint4& top, const uint4& bot
 }
 /// Activations in the order of widened codes: of every four the even ones, then the odd ones.
 template <class Weight>
-__device__ __forceinline__ void order_column(ColumnSlice& column) {
-  using Slice = StreamSlice<Weight>;
+__device__ __forceinline__ void order_column(HeldColumn& column) {
   constexpr uint32_t kLowHalves = 0x5410, kHighHalves = 0x7632;
-  if constexpr (Slice::kScaled) {
+  if constexpr (StreamSlice<Weight>::kScaled) {
 #pragma unroll
-    for (int index = 0; index < Slice::kVectors; ++index) {
-      const uint4 x = column[index];
-      column[index] = {__byte_perm(x.x, x.y, kLowHalves), __byte_perm(x.x, x.y, kHighHalves),
-                       __byte_perm(x.z, x.w, kLowHalves), __byte_perm(x.z, x.w, kHighHalves)};
+    for (uint4& held : column) {
+      const uint4 x = held;
+      held = {__byte_perm(x.x, x.y, kLowHalves), __byte_perm(x.x, x.y, kHighHalves),
+              __byte_perm(x.z, x.w, kLowHalves), __byte_perm(x.z, x.w, kHighHalves)};
     }
   }
 }
@@ -67,66 +64,39 @@ __device__ __forceinline__ void multiply_codes(uint32_t top, uint32_t bottom, ui
   mma_m16n8k16(sum, {a.x, b.x, a.y, b.y}, {x_low, x_high});
 }
 
-/// sum += one stage times the activations of its slice. `scales`: of the halves of the tile (FP8).
+/// sum += 16 weight rows times the activations `x`, over this warp's slice of a stage. `low`,
+/// `high`: scales of the tile's halves (FP8). Neighbouring lines are swizzled, so that eight lanes
+/// hit all banks.
 template <class Weight>
-__device__ __forceinline__ void multiply_stage(const std::byte* stage, const float* scales,
-                                               const ColumnSlice& x, float (&sum)[4]) {
-  constexpr int kLower = moe::StreamGeometry::kHalfRows * moe::StreamGeometry::kSliceBytes;
+__device__ __forceinline__ void multiply_slice(const std::byte* top, const std::byte* bottom,
+                                               const uint4* x, const float* scale,
+                                               float (&sum)[4]) {
+  using Slice = StreamSlice<Weight>;
   const int row = lane_id() / 4, quad = lane_id() % 4;
-  uint4 top[2], bottom[2];
+  const int line = row * moe::StreamGeometry::kSliceBytes;
+  [[maybe_unused]] float part[4] = {};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const std::byte* at = stage + stage_place(row, half * 4 + quad);
-    top[half] = *reinterpret_cast<const uint4*>(at);
-    bottom[half] = *reinterpret_cast<const uint4*>(at + kLower);
-  }
-  if constexpr (!StreamSlice<Weight>::kScaled) {
-    multiply_bf16(top[0], bottom[0], x[0], sum);
-    multiply_bf16(top[1], bottom[1], x[1], sum);
-  } else {
-    // The block's scale is applied to the slice's sum; two chains of products hide their latency.
-    float part[2][4] = {};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4 &a = top[half], &b = bottom[half];
-      const uint4 &c = x[2 * half], &d = x[2 * half + 1];
-      multiply_codes(a.x, b.x, c.x, c.y, part[half]);
-      multiply_codes(a.y, b.y, c.z, c.w, part[half]);
-      multiply_codes(a.z, b.z, d.x, d.y, part[half]);
-      multiply_codes(a.w, b.w, d.z, d.w, part[half]);
+  for (int piece = 0; piece < 2; ++piece) {
+    const int at = line + ((2 * quad + piece) ^ row) * kVectorBytes;
+    const uint4 a = *reinterpret_cast<const uint4*>(top + at);
+    const uint4 b = *reinterpret_cast<const uint4*>(bottom + at);
+    if constexpr (Slice::kScaled) {
+      const uint4 &c = x[2 * piece], &d = x[2 * piece + 1];
+      multiply_codes(a.x, b.x, c.x, c.y, part);
+      multiply_codes(a.y, b.y, c.z, c.w, part);
+      multiply_codes(a.z, b.z, d.x, d.y, part);
+      multiply_codes(a.w, b.w, d.z, d.w, part);
+    } else {
+      multiply_bf16(a, b, x[piece], sum);
     }
-    const float low = scales[0], high = scales[1];
-    sum[0] += low * (part[0][0] + part[1][0]);
-    sum[1] += low * (part[0][1] + part[1][1]);
-    sum[2] += high * (part[0][2] + part[1][2]);
-    sum[3] += high * (part[0][3] + part[1][3]);
   }
-}
-
-using PanelSums = float[moe::StreamGeometry::kTiles][4];
-
-/// This warp's share of a panel. `x`: the row of its lane's column; `ahead` holds the activations
-/// of the warp's first slice.
-template <class Config, class Weight>
-__device__ __forceinline__ void multiply_panel(const moe::StreamSplit& split, int tiles,
-                                               const StreamRing<Config>& ring,
-                                               StreamFeed<Config>& feed, const Bf16* x,
-                                               ColumnSlice& ahead, PanelSums& sums) {
-  using Geometry = moe::StreamGeometry;
-  for (int slice = warp_id() % split.per_team; slice < split.slices; slice += split.per_team) {
-    ColumnSlice now;
-#pragma unroll
-    for (int index = 0; index < kColumnVectors; ++index) now[index] = ahead[index];
-    order_column<Weight>(now);
-    if (slice + split.per_team < split.slices)
-      load_column<Weight>(x, slice + split.per_team, ahead);
-#pragma unroll
-    for (int tile = 0; tile < Geometry::kTiles; ++tile) {
-      if (tile >= tiles) break;
-      const int stage = feed.take();
-      multiply_stage<Weight>(ring.stages[warp_id()][stage], ring.scales[warp_id()][stage], now,
-                             sums[tile]);
-    }
+  if constexpr (Slice::kScaled) {
+    // The block's scale is applied to the slice's sum.
+    const float low = scale[0], high = scale[moe::StreamGeometry::kSetWarps];
+    sum[0] += low * part[0];
+    sum[1] += low * part[1];
+    sum[2] += high * part[2];
+    sum[3] += high * part[3];
   }
 }
 

@@ -1,148 +1,129 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rings of the streaming expert kernel: every warp asks for its own slices of the weights, panel
-// after panel, and hands them out in the same order. The loads never pause between experts.
+// Rings of the streaming expert kernel. A producer warp per set of consumers asks the copy engine
+// for one stage after the other, across panels, experts and the step from up to down, so the loads
+// never pause.
 #pragma once
 
-#include "cuda/device/copy.cuh"
+#include "cuda/device/copy_arrive.cuh"
 #include "cuda/device/pdl.cuh"
+#include "cuda/device/ring_cursor.cuh"
+#include "cuda/device/tensor_copy.cuh"
 #include "cuda/moe/stream_work.cuh"
 #include "ops/weight.h"
 
 namespace tessera::cuda::device {
 
-/// Config: kStages.
-template <class Config>
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+/// Of one set. Warp w of the set reads the w-th kilobyte of each half of a stage.
 struct StreamRing {
   using Geometry = moe::StreamGeometry;
-  alignas(128) std::byte stages[Geometry::kWarps][Config::kStages][Geometry::kStageBytes];
-  float scales[Geometry::kWarps][Config::kStages][2];  // FP8: of the low and the high half
+  static constexpr int kHalfSlice = Geometry::kHalfRows * Geometry::kSliceBytes;
+  static constexpr int kHalfBytes = Geometry::kSetWarps * kHalfSlice;
+  static_assert(2 * kHalfBytes == Geometry::kStageBytes);
+
+  alignas(1024) std::byte stages[Geometry::kStages][2][kHalfBytes];
+  float scales[Geometry::kStages][2][Geometry::kSetWarps];  // FP8: of the halves
+  Barrier full[Geometry::kStages];
+  Barrier empty[Geometry::kStages];
+
+  /// One thread; a fence and a block barrier must follow.
+  __device__ __forceinline__ void init() {
+    for (int stage = 0; stage < Geometry::kStages; ++stage) {
+      // Every lane announces its scales, one of them the weights as well.
+      init_barrier(&full[stage], kWarp + 1);
+      init_barrier(&empty[stage], Geometry::kSetWarps);
+    }
+  }
 };
 
-/// Where the 16 bytes `piece` of row `row` lie in a stage: odd rows swap the halves of the line, so
-/// that eight lanes that read half lines of two rows hit all banks.
-__device__ __forceinline__ int stage_place(int row, int piece) {
-  constexpr int kHalfLine = moe::StreamGeometry::kSliceBytes / kVectorBytes / 2;
-  return row * moe::StreamGeometry::kSliceBytes + (piece ^ (row % 2 * kHalfLine)) * kVectorBytes;
-}
+/// How the copy engine sees the weights of a segment.
+struct StreamMaps {
+  CUtensorMap low;
+  CUtensorMap high;
+};
 
-template <class Config>
-class StreamFeed {
+/// One warp.
+class StreamProducer {
  public:
-  __device__ __forceinline__ StreamFeed(const StreamArgs& args, const StreamTables& tables,
-                                        StreamRing<Config>& ring)
-      : args_(args),
-        tables_(tables),
-        stages_(&ring.stages[warp_id()][0][stage_place(lane_id() / kPieces, lane_id() % kPieces)]),
-        scales_(&ring.scales[warp_id()][0][lane_id() % 2]) {}
+  __device__ __forceinline__ StreamProducer(const StreamArgs& args, const StreamMaps* maps,
+                                            const StreamTables& tables, StreamRing& ring, int set)
+      : args_(args), maps_(maps), tables_(tables), ring_(ring), set_(set) {}
 
-  /// Asks for what fits into the ring, as far as phases before `end_phase` go. The last call, with
-  /// all phases, leaves all but one stage asked for.
-  __device__ __forceinline__ void fill(int end_phase) {
-    end_phase_ = end_phase;
-    if (left_ == 0) open_panel();
-    while (asked_ + 1 < Config::kStages && (left_ > 0 || end_phase == kStreamPhases)) ask();
-  }
-
-  /// Number of the next stage, valid until the next call.
-  __device__ __forceinline__ int take() {
-    wait_copies<Config::kStages - 2>();
-    // Every lane's copies have landed, and every lane is done with the stage handed out before,
-    // which is the one that is filled now.
-    __syncwarp();
-    ask();
-    const int stage = taken_;
-    taken_ = taken_ + 1 == Config::kStages ? 0 : taken_ + 1;
-    return stage;
+  /// Asks for the stages of all phases before `end_phase`, but for `most` at most.
+  __device__ __forceinline__ void fill(int end_phase, int most) {
+    for (int asked = 0; asked < most; ++asked) {
+      if (first_ >= panel_.tiles && !open(end_phase)) return;
+      ask();
+      if (++stage_ < args_.segments[panel_.phase].split.stages) continue;
+      stage_ = 0;
+      first_ += args_.segments[panel_.phase].split.teams();
+    }
   }
 
  private:
   using Geometry = moe::StreamGeometry;
-  static constexpr int kPieces = Geometry::kSliceBytes / kVectorBytes;
-  static constexpr int kRowStep = kWarp / kPieces;  // rows that a warp copies at once
-  static_assert(2 * kRowStep == Geometry::kHalfRows);
 
-  /// One group of copies, empty at the end: take() counts groups.
+  /// The next panel of which this set has tiles.
+  __device__ __forceinline__ bool open(int end_phase) {
+    while (panel_.next(args_, tables_, end_phase)) {
+      first_ = set_ * args_.segments[panel_.phase].split.set_teams;
+      if (first_ < panel_.tiles) return true;
+    }
+    first_ = 0;
+    return false;
+  }
+
   __device__ __forceinline__ void ask() {
-    if (left_ > 0) {
-      std::byte* stage = stages_ + asked_ * Geometry::kStageBytes;
-      const std::byte* low = low_ + offset_;
-      const std::byte* high = low + half_;
-      constexpr int kStepBytes = kRowStep * Geometry::kSliceBytes;
-      copy_async_16(stage, low);
-      copy_async_16(stage + kStepBytes, low + row_step_);
-      copy_async_16(stage + 2 * kStepBytes, high);
-      copy_async_16(stage + 3 * kStepBytes, high + row_step_);
-      if (scale_ != nullptr && lane_id() < 2)
-        copy_async_4(scales_ + 2 * asked_, scale_ + row_ / ops::kScaleBlock * scale_cols_ + slice_);
-      advance();
+    const StreamSegment& segment = args_.segments[panel_.phase];
+    const moe::StreamSplit& split = segment.split;
+    const int tiles = min(split.set_teams, panel_.tiles - first_);
+    const int row = (panel_.tile + first_) * segment.step, expert = expert_of(tables_, panel_);
+    const int place = cursor_.stage;
+    Barrier* full = &ring_.full[place];
+    wait_barrier(&ring_.empty[place], cursor_.phase ^ 1);
+    if (lane_id() == 0) {
+      const StreamMaps& maps = maps_[panel_.phase];
+      const int box = split.per_team * StreamRing::kHalfSlice;
+      arrive_expect(full, static_cast<uint32_t>(2 * tiles * box));
+      for (int tile = 0; tile < tiles; ++tile) {
+        const int first_row = row + tile * segment.step, slice = stage_ * split.per_team;
+        copy_box(&ring_.stages[place][0][tile * box], maps.low, {0, first_row, slice, expert},
+                 full);
+        copy_box(&ring_.stages[place][1][tile * box], maps.high,
+                 {0, first_row + segment.high_row, slice, expert}, full);
+      }
     }
-    commit_copies();
-    asked_ = asked_ + 1 == Config::kStages ? 0 : asked_ + 1;
+    if (segment.low_scale != nullptr) ask_scales(segment, tiles, row, expert);
+    arrive_after_copies(full);
+    cursor_.advance();
+    __syncwarp();  // nobody runs ahead of the lane that asks
   }
 
-  /// Tiles first, then slices.
-  __device__ __forceinline__ void advance() {
-    offset_ += tile_step_;
-    row_ += tile_rows_;
-    if (--left_ == 0) return open_panel();
-    if (--tiles_left_ > 0) return;
-    tiles_left_ = tiles_;
-    row_ = first_row_;
-    offset_ += slice_step_;
-    slice_ += slice_stride_;
-  }
-
-  /// The next panel of which this warp has tiles.
-  __device__ __forceinline__ void open_panel() {
-    StreamPanel panel;
-    while (left_ == 0 && walk_.next(args_, tables_, end_phase_, panel)) {
-      const StreamSegment& segment = args_.segments[panel.phase];
-      const moe::StreamSplit& split = segment.split;
-      tiles_ = tiles_left_ = panel.own_tiles(split);
-      left_ = tiles_ * own_slices(split);
-      if (left_ == 0) continue;
-      const int team = warp_id() / split.per_team, expert = expert_of(tables_, panel);
-      slice_ = warp_id() % split.per_team;
-      slice_stride_ = split.per_team;
-      tile_rows_ = segment.step * split.teams;
-      first_row_ = row_ = (panel.tile + team) * segment.step;
-      row_step_ = kRowStep * segment.row_bytes;
-      tile_step_ = tile_rows_ * segment.row_bytes;
-      slice_step_ = slice_stride_ * Geometry::kSliceBytes - tiles_ * tile_step_;
-      offset_ = 0;
-      const ptrdiff_t place =
-          static_cast<ptrdiff_t>(first_row_ + lane_id() / kPieces) * segment.row_bytes +
-          slice_ * Geometry::kSliceBytes + lane_id() % kPieces * kVectorBytes;
-      low_ = segment.low + expert * segment.low_stride + place;
-      half_ = segment.high + expert * segment.high_stride + place - low_;
-      const bool upper = lane_id() % 2 == 0;
-      scale_ = upper ? segment.low_scale : segment.high_scale;
-      scale_cols_ = segment.scale_cols;
-      if (scale_ != nullptr)
-        scale_ += expert * (upper ? segment.low_scale_stride : segment.high_scale_stride);
-    }
-    // The last loads are under way: what the next kernel loads early no longer delays them.
-    if (left_ == 0 && end_phase_ == kStreamPhases) allow_next_kernel();
+  __device__ __forceinline__ void ask_scales(const StreamSegment& segment, int tiles, int row,
+                                             int expert) {
+    const int half = lane_id() / Geometry::kSetWarps, warp = lane_id() % Geometry::kSetWarps;
+    const int tile = warp / segment.split.per_team;
+    const int slice = stage_ * segment.split.per_team + warp % segment.split.per_team;
+    if (half > 1 || tile >= tiles || slice >= segment.split.slices) return;
+    const float* scale = half == 0 ? segment.low_scale + expert * segment.low_scale_stride
+                                   : segment.high_scale + expert * segment.high_scale_stride;
+    const int block = (row + tile * segment.step) / ops::kScaleBlock;
+    copy_async_4(&ring_.scales[cursor_.stage][half][warp],
+                 scale + block * segment.scale_cols + slice);
   }
 
   const StreamArgs& args_;
+  const StreamMaps* maps_;
   const StreamTables& tables_;
-  std::byte* stages_;  // this lane's 16 bytes of the first rows of stage 0
-  float* scales_;
-  StreamWalk walk_;
-  const std::byte* low_ = nullptr;  // what this lane copies there, for the panel's first stage
-  ptrdiff_t half_ = 0;              // from the low to the high half of a tile
-  const float* scale_ = nullptr;
-  int end_phase_ = 0;
-  int left_ = 0;  // stages of the panel
-  int tiles_ = 0, tiles_left_ = 0;
-  int offset_ = 0;  // of the next stage, bytes
-  int row_step_ = 0, tile_step_ = 0, slice_step_ = 0;
-  int row_ = 0, first_row_ = 0, tile_rows_ = 0;  // rows of a matrix
-  int slice_ = 0, slice_stride_ = 0;
-  int scale_cols_ = 0;
-  int asked_ = 0;
-  int taken_ = 0;
+  StreamRing& ring_;
+  const int set_;
+  StreamPanel panel_;
+  int first_ = 0;  // tile of the panel that this set's first team takes next
+  int stage_ = 0;  // of those tiles
+  RingCursor<Geometry::kStages> cursor_;
 };
+
+#endif
 
 }  // namespace tessera::cuda::device

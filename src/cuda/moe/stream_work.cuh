@@ -13,21 +13,18 @@
 namespace tessera::cuda::device {
 
 /// One product of one kind of expert. A tile is 16 weight rows: eight of gate over eight of up, or
-/// sixteen of down; `low` and `high` are the first rows of its halves, in expert 0.
+/// sixteen of down; its halves are `low` and `high`. The weights come through maps.
 struct StreamSegment {
-  const std::byte* low = nullptr;
-  const std::byte* high = nullptr;
-  const float* low_scale = nullptr;  // nullptr: BF16
+  const float* low_scale = nullptr;  // of expert 0; nullptr: BF16
   const float* high_scale = nullptr;
-  ptrdiff_t low_stride = 0;  // from expert to expert, bytes
-  ptrdiff_t high_stride = 0;
-  ptrdiff_t low_scale_stride = 0;  // floats
+  ptrdiff_t low_scale_stride = 0;  // from expert to expert, floats
   ptrdiff_t high_scale_stride = 0;
   int scale_cols = 0;
   int row_bytes = 0;
-  int depth = 0;  // elements of a row
-  int step = 0;   // rows of a matrix from tile to tile
-  int tiles = 0;  // per expert
+  int depth = 0;     // elements of a row
+  int step = 0;      // rows of a matrix from tile to tile
+  int high_row = 0;  // of a tile's high half behind its low one, in the matrix of the high map
+  int tiles = 0;     // per expert
   moe::StreamSplit split{};
 };
 
@@ -68,7 +65,7 @@ struct StreamSorting {
   using Geometry = moe::StreamGeometry;
   uint32_t pairs[Geometry::kMostPairs];  // expert | rank within the expert << 16
   int counts[Geometry::kMostExperts];    // pairs of each expert, then its first column
-  int warp_sums[Geometry::kWarps];
+  int warp_sums[Geometry::kThreads / kWarp];
 };
 
 /// Before wait_for_inputs().
@@ -98,9 +95,40 @@ __device__ inline void rank_pairs(StreamSorting& sorting, int pairs) {
   }
 }
 
+/// group_pairs for at most a pair per lane, so few that an expert's fit into one group. One warp.
+__device__ inline void group_few_pairs(StreamTables& tables, const int32_t* ids, int pairs,
+                                       int top_k) {
+  const int lane = lane_id();
+  const bool valid = lane < pairs;
+  const int expert = valid ? __ldcg(ids + lane) : moe::StreamGeometry::kMostExperts + lane;
+  const uint32_t same = __match_any_sync(kAllLanes, expert);
+  const int rank = __popc(same & ((1U << lane) - 1));
+  int before = rank, groups_before = 0;  // pairs of lower experts, and of this one in lower lanes
+  for (int other = 0; other < pairs; ++other) {
+    const int other_expert = __shfl_sync(kAllLanes, expert, other);
+    const bool leads = __shfl_sync(kAllLanes, rank, other) == 0;
+    before += other_expert < expert ? 1 : 0;
+    groups_before += leads && other_expert < expert ? 1 : 0;
+  }
+  if (valid) {
+    const int row = lane / top_k;
+    tables.columns[before] = static_cast<uint32_t>(row | (lane + row) << 16);
+    if (rank == 0)
+      tables.groups[groups_before] =
+          static_cast<uint32_t>(expert | before << 10 | (__popc(same) - 1) << 22);
+  }
+  const uint32_t leaders = __ballot_sync(kAllLanes, valid && rank == 0);
+  if (lane == 0) tables.num_groups = __popc(leaders);
+}
+
 /// Groups in the order of their experts. All threads; ends with a barrier.
 __device__ inline void group_pairs(StreamTables& tables, StreamSorting& sorting, const int32_t* ids,
                                    int pairs, int top_k) {
+  if (pairs <= kWarp && pairs <= moe::StreamGeometry::kColumns * top_k) {
+    if (warp_id() == 0) group_few_pairs(tables, ids, pairs, top_k);
+    __syncthreads();  // the tables are complete
+    return;
+  }
   using Geometry = moe::StreamGeometry;
   constexpr int kPerThread = (Geometry::kMostExperts + Geometry::kThreads - 1) / Geometry::kThreads;
   const auto thread = static_cast<int>(threadIdx.x);
@@ -144,47 +172,32 @@ struct StreamPanel {
   int group = 0;  // shared expert: kColumns rows from group * kColumns on
   int tile = 0;   // first tile, within the expert
   int tiles = 0;
+  int end = -1;  // the tile behind it, counted like the block's ranges; -1: none of the phase yet
 
-  /// Tiles of this warp; 0 as well when it belongs to no team.
-  __device__ __forceinline__ int own_tiles(const moe::StreamSplit& split) const {
-    const int team = warp_id() / split.per_team;
-    return team < split.teams ? (tiles - team + split.teams - 1) / split.teams : 0;
+  /// Was the block's panel before it of the same group?
+  __device__ __forceinline__ bool continues(const StreamTables& tables) const {
+    return tile > 0 && end - tiles > tables.begins[phase];
   }
-};
 
-/// Slices of K of this warp.
-__device__ __forceinline__ int own_slices(const moe::StreamSplit& split) {
-  return (split.slices - warp_id() % split.per_team + split.per_team - 1) / split.per_team;
-}
-
-/// Goes through a block's panels in order.
-class StreamWalk {
- public:
-  /// False when there is none before phase `end_phase`; later calls may look further.
+  /// Goes on to the block's next panel. False when there is none before phase `end_phase`; later
+  /// calls may look further.
   __device__ __forceinline__ bool next(const StreamArgs& args, const StreamTables& tables,
-                                       int end_phase, StreamPanel& panel) {
-    while (phase_ < end_phase) {
-      const int place = tables.begins[phase_] + done_;
-      const StreamSegment& segment = args.segments[phase_];
-      const int left = tables.ends[phase_] - place;
-      if (left > 0) {
-        panel.phase = phase_;
-        panel.group = place / segment.tiles;
-        panel.tile = place % segment.tiles;
-        panel.tiles = min(min(left, segment.tiles - panel.tile),
-                          moe::StreamGeometry::kTiles * segment.split.teams);
-        done_ += panel.tiles;
-        return true;
-      }
-      ++phase_;
-      done_ = 0;
+                                       int end_phase) {
+    for (; phase < end_phase; ++phase, end = -1) {
+      const int place = end < 0 ? tables.begins[phase] : end;
+      const int left = tables.ends[phase] - place;
+      if (left <= 0) continue;
+      const StreamSegment& segment = args.segments[phase];
+      group = place / segment.tiles;
+      tile = place % segment.tiles;
+      tiles =
+          min(min(left, segment.tiles - tile), moe::StreamGeometry::kTiles * segment.split.teams());
+      end = place + tiles;
+      return true;
     }
+    tiles = 0;
     return false;
   }
-
- private:
-  int phase_ = 0;
-  int done_ = 0;  // tiles of the phase
 };
 
 /// Routed panels: the expert; shared ones: 0.

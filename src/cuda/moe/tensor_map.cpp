@@ -42,11 +42,14 @@ CUtensorMap encode(DType dtype, const std::byte* base, const std::array<cuuint64
   // The encoder takes a pointer to mutable memory, but only stores the address.
   void* address = const_cast<std::byte*>(base);
   // The swizzle spans one row of a box.
-  const bool codes = dtype == DType::kF8E4M3;
+  constexpr size_t kLine = 128;
+  const bool whole_line = box[0] * dtype_bytes(dtype) == kLine;
   const CUresult status = kEncode(
-      &map, codes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, kRank,
-      address, sizes.data(), distances.data(), box.data(), steps.data(),
-      CU_TENSOR_MAP_INTERLEAVE_NONE, codes ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+      &map,
+      dtype == DType::kF8E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      kRank, address, sizes.data(), distances.data(), box.data(), steps.data(),
+      CU_TENSOR_MAP_INTERLEAVE_NONE,
+      whole_line ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     throw std::runtime_error("cuTensorMapEncodeTiled failed with " + std::to_string(status));
@@ -67,6 +70,11 @@ std::string_view why_not_mapped(const ExpertStack& stack) {
   };
   if (!aligned(stack.gate) || !aligned(stack.up) || !aligned(stack.down))
     return "experts are not at distances of 16 bytes";
+  return {};
+}
+
+std::string_view why_not_mapped_together(const ExpertStack& stack) {
+  if (const std::string_view reason = why_not_mapped(stack); !reason.empty()) return reason;
   if (stack.up.data <= stack.gate.data || stack.up.stride != stack.gate.stride)
     return "up matrices do not follow their gate matrices";
   return {};
@@ -94,6 +102,19 @@ CUtensorMap map_down(const ExpertStack& stack, int width, int hidden, int num_ex
                     static_cast<cuuint64_t>(num_experts)},
                    {row_bytes, expert_distance(stack.down, matrix_bytes)},
                    {kStepK, static_cast<cuuint32_t>(tile_rows), 1});
+}
+
+CUtensorMap map_slices(const MatrixStack& stack, DType dtype, int rows, int depth, int num_experts,
+                       int slices) {
+  const size_t row_bytes = static_cast<size_t>(depth) * dtype_bytes(dtype);
+  constexpr size_t kSlice = StreamGeometry::kSliceBytes;
+  const auto elements = static_cast<cuuint32_t>(kSlice / dtype_bytes(dtype));
+  return encode<4>(
+      dtype, stack.data,
+      {elements, static_cast<cuuint64_t>(rows), row_bytes / kSlice,
+       static_cast<cuuint64_t>(num_experts)},
+      {row_bytes, kSlice, expert_distance(stack, row_bytes * static_cast<size_t>(rows))},
+      {elements, StreamGeometry::kHalfRows, static_cast<cuuint32_t>(slices), 1});
 }
 
 }  // namespace tessera::cuda::moe
