@@ -100,8 +100,8 @@ class Ops {
     static_cast<void>(key);
     ops();
   }
-  /// Drops what `repeat` has kept: another caller begins, whose buffers may lie where those of the
-  /// last one lay.
+  /// Drops what `repeat` has kept: buffers that a key does not name move, or another caller begins,
+  /// whose buffers may lie where those of the last one lay.
   virtual void forget_repeats() {}
   /// Kernels in the step that `repeat` repeated last; 0 where nothing is recorded.
   virtual int repeated_kernels() const { return 0; }
