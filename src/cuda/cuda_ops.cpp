@@ -40,6 +40,7 @@ class CudaOps final : public ops::Ops {
   }
   void forget_repeats() override { context_.forget_steps(); }
   int repeated_kernels() const override { return context_.repeated_kernels(); }
+  int64_t first_repeats() const override { return context_.first_repeats(); }
 
   void embed(const ops::EmbedArgs& args) override { launch_embed(context_, args); }
   void draft_input(const ops::DraftInputArgs& args) override { launch_draft_input(context_, args); }

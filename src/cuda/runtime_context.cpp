@@ -208,6 +208,7 @@ RuntimeContext::Step* RuntimeContext::find(const ops::StepKey& key) {
 void RuntimeContext::repeat(const ops::StepKey& key, const std::function<void()>& ops) {
   if (!options_.graphs) return ops();
   if (find(key) == nullptr) {
+    ++first_repeats_;
     ops();
     if (steps_.size() == kMaxSteps) {
       if (steps_.front().graph != nullptr) cudaGraphExecDestroy(steps_.front().graph);
@@ -217,7 +218,10 @@ void RuntimeContext::repeat(const ops::StepKey& key, const std::function<void()>
     return;
   }
   Step& step = *find(key);
-  if (step.graph == nullptr) record(step, ops);
+  if (step.graph == nullptr) {
+    ++first_repeats_;
+    record(step, ops);
+  }
   check(cudaGraphLaunch(step.graph, stream_));
   repeated_kernels_ = step.num_kernels;
 }

@@ -127,6 +127,7 @@ class LoadedModel {
   Result<void> prepare_rows(SequenceId sequence, int64_t first, int64_t end);
   Result<void> launch(std::span<const SequenceRows> sequences, ops::Role role,
                       std::span<const int32_t> logit_rows, bool verify, Tap* tap);
+  std::byte* draft_counts(SequenceId sequence) const;
   void set_pending(SequenceId sequence, int rows);
 
   EngineOptions options_{};
