@@ -9,11 +9,11 @@
 
 namespace tessera::cuda::device {
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
 /// [row][column] of a tile, a warp's share.
 using TileSums = float[moe::StreamGeometry::kTileRows][moe::StreamGeometry::kColumns];
 using StreamSums = TileSums[moe::StreamGeometry::kWarps][moe::StreamGeometry::kTiles];
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 class StreamConsumer {
  public:

@@ -10,8 +10,6 @@
 
 namespace tessera::cuda::device {
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
 struct StreamShared {
   StreamRing rings[moe::StreamGeometry::kSets];
   union {
@@ -19,11 +17,14 @@ struct StreamShared {
     StreamSorting sorting;
   };
   StreamTables tables;
+  int filled;  // producers that have asked for their last stage
 };
 /// By phase.
 struct StreamMapTable {
   StreamMaps segments[kStreamPhases];
 };
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /// This block's ranges of one product, with `groups` groups of routed rows. One thread.
 __device__ __forceinline__ void share_tiles(const StreamArgs& args, StreamTables& tables,
@@ -60,10 +61,13 @@ __device__ __forceinline__ void prefetch_shared_down(const StreamArgs& args,
                   static_cast<uint32_t>(static_cast<size_t>(tiles) * tile_bytes));
 }
 
+#endif
+
 /// The grid is resident as a whole: one block per multiprocessor.
 static __global__ void __launch_bounds__(moe::StreamGeometry::kThreads, 1)
     experts_stream(const __grid_constant__ StreamArgs args,
                    const __grid_constant__ StreamMapTable maps) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Geometry = moe::StreamGeometry;
   constexpr int kNoLimit = 1 << 30;
   extern __shared__ __align__(1024) std::byte memory[];
@@ -72,6 +76,8 @@ static __global__ void __launch_bounds__(moe::StreamGeometry::kThreads, 1)
   if (producer >= 0 && lane_id() == 0) {
     shared.rings[producer].init();
     fence_barrier_init();
+    shared.filled = 0;
+    for (const StreamMaps& map : maps.segments) prefetch_map(map.low), prefetch_map(map.high);
   }
   clear_counts(shared.sorting);
   share_all(args, shared.tables, 0);  // and the barriers are there
@@ -85,13 +91,13 @@ static __global__ void __launch_bounds__(moe::StreamGeometry::kThreads, 1)
   share_all(args, shared.tables, shared.tables.num_groups);
   if (producer >= 0) {
     feed.fill(kStreamPhases, kNoLimit);
-    // The last loads are under way: what the next kernel loads early no longer delays them.
-    allow_next_kernel();
+    // The last loads are under way: what the next kernel loads early no longer delays them. One
+    // call counts for the block, so the producer that is done last makes it.
+    if (lane_id() == 0 && atomicAdd(&shared.filled, 1) == Geometry::kSets - 1) allow_next_kernel();
     return;
   }
   StreamConsumer(args, shared.tables, shared.rings, shared.sums).run();
-}
-
 #endif
+}
 
 }  // namespace tessera::cuda::device

@@ -13,8 +13,6 @@
 
 namespace tessera::cuda::device {
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
 /// Of one set. Warp w of the set reads the w-th kilobyte of each half of a stage.
 struct StreamRing {
   using Geometry = moe::StreamGeometry;
@@ -27,6 +25,7 @@ struct StreamRing {
   Barrier full[Geometry::kStages];
   Barrier empty[Geometry::kStages];
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   /// One thread; a fence and a block barrier must follow.
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < Geometry::kStages; ++stage) {
@@ -35,6 +34,7 @@ struct StreamRing {
       init_barrier(&empty[stage], Geometry::kSetWarps);
     }
   }
+#endif
 };
 
 /// How the copy engine sees the weights of a segment.
@@ -42,6 +42,8 @@ struct StreamMaps {
   CUtensorMap low;
   CUtensorMap high;
 };
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /// One warp.
 class StreamProducer {
