@@ -224,7 +224,9 @@ TEST_F(MixerCudaTest, FinalMixerHasNoInjectLogits) {
     const Mixed got = results(launch);
     for (const size_t row : {size_t{0}, size_t{6}})
       ASSERT_NO_FATAL_FAILURE(expect_row(row_of(normed_, row), got, row));
-    if (!reduced()) ASSERT_TRUE(same_bits(got.mixed, run(0, 7, role).mixed));
+    if (!reduced()) {
+      ASSERT_TRUE(same_bits(got.mixed, run(0, 7, role).mixed));
+    }
   }
 }
 
