@@ -35,7 +35,9 @@ struct ModelInfo {
   int max_context = 0;
   int hidden_size = 0;
   int num_layers = 0;
-  int indexer_budget = 0;  // tokens QSA selects at most, plus the open tail
+  int max_draft = 0;  // tokens that the draft layer may propose a round; 0: none, see `draft_note`
+  std::string draft_note{};  // why nothing is drafted
+  int indexer_budget = 0;    // tokens QSA selects at most, plus the open tail
   std::vector<std::string> layer_kinds{};
   std::vector<SizeEntry> weights{};
   std::vector<SizeEntry> state_per_sequence{};  // fixed parts

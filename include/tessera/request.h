@@ -16,6 +16,9 @@ namespace tessera {
 class StateSnapshot;
 using StateHandle = std::shared_ptr<const StateSnapshot>;
 
+/// Let the engine choose how many tokens to draft.
+inline constexpr int kDraftAuto = -1;
+
 struct Request {
   std::vector<int32_t> prompt{};  // at least one id, all below the vocabulary size
   SamplingParams sampling{};
@@ -25,7 +28,10 @@ struct Request {
   int top_logprobs = -1;            // -1: none, 0: of the sampled token, n: and the n best
   bool prompt_logprobs = false;     // log-probability of each prompt token (evaluation)
   StateHandle resume_from{};        // its tokens must be a proper prefix of `prompt`
-  bool keep_state = false;          // hand the final state back in the last event
+  /// Tokens that the draft layer proposes a round, at most EngineOptions::max_draft; kDraftAuto:
+  /// none where the model has no draft layer. The text is the same for every value.
+  int draft = kDraftAuto;
+  bool keep_state = false;  // hand the final state back in the last event
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };
@@ -35,12 +41,24 @@ struct TokenLogprob {
   float logprob = 0.0F;  // natural log, of the raw softmax (before temperature and filters)
 };
 
+/// What became of drafted tokens, by their place in the round.
+struct DraftUsage {
+  int rounds = 0;               // that verified drafts
+  std::vector<int> proposed{};  // rounds that had a draft at the place
+  std::vector<int> accepted{};  // of those, rounds that took it
+
+  void count(int num_proposed, int num_accepted);
+  /// Tokens a verified round brought: the accepted drafts and the one that follows them.
+  double mean_length() const;
+};
+
 struct Usage {
   int prompt_tokens = 0;
   int cached_tokens = 0;  // prompt tokens whose state came from `resume_from`
   int completion_tokens = 0;
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;
+  DraftUsage drafts{};
 };
 
 struct Event {

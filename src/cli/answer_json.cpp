@@ -30,6 +30,21 @@ void write_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const Answer& 
   json.end_array();
 }
 
+void write_counts(JsonWriter& json, const char* name, const std::vector<int>& counts) {
+  json.key(name).begin_array();
+  for (const int count : counts) json.integer(count);
+  json.end_array();
+}
+
+/// By the place of a draft in its round.
+void write_drafts(JsonWriter& json, const DraftUsage& drafts) {
+  json.key("drafts").begin_object();
+  json.key("rounds").integer(drafts.rounds);
+  write_counts(json, "proposed", drafts.proposed);
+  write_counts(json, "accepted", drafts.accepted);
+  json.end_object();
+}
+
 void write_usage(JsonWriter& json, const Usage& usage) {
   json.key("usage").begin_object();
   json.key("prompt_tokens").integer(usage.prompt_tokens);
@@ -37,6 +52,7 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.key("completion_tokens").integer(usage.completion_tokens);
   json.key("prefill_seconds").real(usage.prefill_seconds);
   json.key("decode_seconds").real(usage.decode_seconds);
+  if (usage.drafts.rounds > 0) write_drafts(json, usage.drafts);
   json.end_object();
 }
 

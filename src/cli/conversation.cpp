@@ -89,6 +89,7 @@ Result<Answer> Conversation::ask(const std::string& text, const TextSink& on_tex
   request.sampling = merge_sampling(session_.engine->info().defaults.sampling, args_.sampling);
   request.max_tokens = new_tokens(prompt->size());
   request.ignore_eos = args_.ignore_eos;
+  request.draft = args_.draft;
   request.top_logprobs = args_.logprobs.value_or(-1);
   request.keep_state = true;
   if (can_resume(*prompt)) request.resume_from = state_;
@@ -114,6 +115,7 @@ Result<void> Conversation::absorb_all() {
   Request request;
   request.prompt = tokens_;
   request.max_tokens = 1;
+  request.draft = args_.draft;
   request.keep_state = true;
   if (can_resume(tokens_)) request.resume_from = state_;
   auto answer = generate(session_, std::move(request), {}, nullptr);

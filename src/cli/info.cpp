@@ -69,6 +69,10 @@ void print_text(const ModelInfo& info) {
   std::printf("hidden      %d\n", info.hidden_size);
   std::printf("vocabulary  %d\n", info.vocab_size);
   std::printf("context     %d tokens\n", info.max_context);
+  if (info.max_draft > 0)
+    std::printf("draft       one layer, up to %d tokens a round\n", info.max_draft);
+  else
+    std::printf("draft       off: %s\n", info.draft_note.c_str());
   print_sampling(info.defaults);
   print_sizes("weights", info.weights);
   print_sizes("state of a sequence, fixed", info.state_per_sequence);
@@ -128,6 +132,7 @@ void print_as_json(const ModelInfo& info) {
   json.begin_object().key("name").string(info.name).key("layout").string(info.layout);
   json.key("vocab_size").integer(info.vocab_size);
   json.key("max_context").integer(info.max_context);
+  json.key("max_draft").integer(info.max_draft);
   json.key("hidden_size").integer(info.hidden_size);
   json.key("num_layers").integer(info.num_layers);
   write_strings(json, "layer_kinds", info.layer_kinds);

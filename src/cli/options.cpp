@@ -158,6 +158,16 @@ void add_sampling_options(CLI::App& app, SamplingOverrides& sampling) {
       ->group(group);
 }
 
+/// A whole number, or "auto".
+int parse_draft(const std::string& text) {
+  if (text == "auto") return kDraftAuto;
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, code] = std::from_chars(text.data(), end, value);
+  if (code == std::errc{} && rest == end && value >= 0) return value;
+  throw CLI::ValidationError("--draft", "expected auto or a whole number from 0 on, found " + text);
+}
+
 void add_generation_options(CLI::App& app, RunArgs& args) {
   const std::string group = "Generation";
   app.add_option("--max-tokens", args.max_tokens,
@@ -171,6 +181,12 @@ void add_generation_options(CLI::App& app, RunArgs& args) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group(group);
   app.add_flag("--ignore-eos", args.ignore_eos, "Go on through end-of-text tokens")->group(group);
+  app.add_option_function<std::string>(
+         "--draft", [&args](const std::string& text) { args.draft = parse_draft(text); },
+         "Tokens that the draft layer proposes a round; the text is the same for every number "
+         "(default: auto, 0 is off)")
+      ->type_name("N")
+      ->group(group);
   app.add_option("--logprobs", args.logprobs, "Log-probabilities, and the N best (with --json)")
       ->type_name("N")
       ->check(whole_number_from(0))

@@ -42,6 +42,7 @@ struct RunArgs {
   bool no_think = false;
   bool raw = false;  // the prompt is the model's input as it stands
   bool ignore_eos = false;
+  int draft = kDraftAuto;  // tokens that the draft layer proposes a round
   bool json = false;
   bool stats = false;
 };

@@ -137,6 +137,13 @@ void print_stats(const Usage& usage) {
                usage.prompt_tokens, usage.cached_tokens, read,
                per_second(read, usage.prefill_seconds), usage.completion_tokens,
                per_second(usage.completion_tokens, usage.decode_seconds));
+  const DraftUsage& drafts = usage.drafts;
+  if (drafts.rounds == 0) return;
+  std::fprintf(stderr, "[drafts: %d rounds, %.2f tokens each; accepted by place:", drafts.rounds,
+               drafts.mean_length());
+  for (size_t place = 0; place < drafts.proposed.size(); ++place)
+    std::fprintf(stderr, " %d of %d", drafts.accepted[place], drafts.proposed[place]);
+  std::fprintf(stderr, "]\n");
 }
 
 }  // namespace tessera::cli

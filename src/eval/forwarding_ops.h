@@ -21,6 +21,7 @@ class ForwardingOps : public ops::Ops {
   }
 
   void embed(const ops::EmbedArgs& args) override { inner_.embed(args); }
+  void draft_input(const ops::DraftInputArgs& args) override { inner_.draft_input(args); }
   void linear(const ops::LinearArgs& args) override { inner_.linear(args); }
   void mixer(const ops::MixerArgs& args) override { inner_.mixer(args); }
   void combine(const ops::CombineArgs& args) override { inner_.combine(args); }

@@ -38,6 +38,9 @@ ops::Cost ProfilingOps::cost_of(const ops::QsaAttendArgs& args) {
 }
 
 void ProfilingOps::embed(const ops::EmbedArgs& args) { measure("embed", &ops::Ops::embed, args); }
+void ProfilingOps::draft_input(const ops::DraftInputArgs& args) {
+  measure("draft_input", &ops::Ops::draft_input, args);
+}
 void ProfilingOps::linear(const ops::LinearArgs& args) {
   measure("linear", &ops::Ops::linear, args);
 }

@@ -28,6 +28,7 @@ class ProfilingOps final : public ForwardingOps {
   }
 
   void embed(const ops::EmbedArgs& args) override;
+  void draft_input(const ops::DraftInputArgs& args) override;
   void linear(const ops::LinearArgs& args) override;
   void mixer(const ops::MixerArgs& args) override;
   void combine(const ops::CombineArgs& args) override;

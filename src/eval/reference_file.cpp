@@ -40,6 +40,7 @@ class CaseReader {
   Result<std::vector<int32_t>> ids(const char* key) const;
   /// One finite number per output token, none of them negative; empty when absent.
   Result<std::vector<double>> margins(size_t count) const;
+  Result<std::vector<bool>> first_drafts(size_t outputs) const;
   Result<double> finite(const char* key) const;
   Result<int> at_least(const char* key, int least) const;
   /// The file's own verdict, or else whether the text it got is the wanted one.
@@ -126,6 +127,18 @@ Result<bool> CaseReader::reference_right(const std::string& want) const {
   return *text_got == want;
 }
 
+/// One flag, 0 or 1, per output token but the last.
+Result<std::vector<bool>> CaseReader::first_drafts(size_t outputs) const {
+  constexpr const char* kKey = "mtp_first_draft_accepted";
+  if (!has(kKey)) return std::vector<bool>();
+  const Result<std::vector<int32_t>> flags = ids(kKey);
+  if (!flags) return fail(flags.error());
+  const bool counted = flags->size() + 1 == outputs;
+  if (!counted || std::ranges::any_of(*flags, [](int32_t flag) { return flag > 1; }))
+    return bad(kKey, "0 or 1 for each output token but the last");
+  return std::vector<bool>(flags->begin(), flags->end());
+}
+
 /// What greedy and needle cases have in common; `output_key` names their ids.
 Result<ReferenceCase> read_case(const CaseReader& reader, const char* output_key) {
   Result<std::string> want = reader.text("want");
@@ -168,6 +181,9 @@ Result<void> read_greedy(const json::object& root, const std::string& where, Ref
     if (!item) return fail(item.error());
     // Without margins nothing excuses a mismatch.
     item->compare_ids = !item->output.empty();
+    Result<std::vector<bool>> drafts = reader.first_drafts(item->output.size());
+    if (!drafts) return fail(drafts.error());
+    item->first_drafts = std::move(*drafts);
     file.cases.push_back(std::move(*item));
   }
   return {};

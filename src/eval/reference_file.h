@@ -15,12 +15,14 @@ struct ReferenceCase {
   std::string prompt_text{};
   std::vector<int32_t> prompt{};  // empty when only the text is given
   std::vector<int32_t> output{};
-  std::string output_key{};      // what the file calls them
-  std::vector<double> margin{};  // best minus second logit per output token; empty: not known
-  std::string want{};            // the right answer where it is known
-  bool reference_right = false;  // the reference itself gives `want`
-  bool retrieval = false;        // a needle case
-  bool compare_ids = false;      // token by token, else only the answer
+  std::string output_key{};          // what the file calls them
+  std::vector<double> margin{};      // best minus second logit per output token; empty: not known
+  std::vector<bool> first_drafts{};  // whether the draft layer predicts token i + 2, per token but
+                                     // the last; empty: not known
+  std::string want{};                // the right answer where it is known
+  bool reference_right = false;      // the reference itself gives `want`
+  bool retrieval = false;            // a needle case
+  bool compare_ids = false;          // token by token, else only the answer
 };
 
 struct ReferenceText {

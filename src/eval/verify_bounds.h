@@ -16,6 +16,7 @@ struct VerifyBounds {
   double golden_margin = 1e-3;     // greedy mismatches below it are rounding ties (golden sets)
   double reference_margin = 5e-3;  // the same for reference.json
   double perplexity = 1e-3;        // relative
+  double draft_flips = 5e-3;       // share of first drafts that rounding may turn over
 };
 
 /// Reference ops: FP32 with double accumulation against an FP32 reference. Fast ops: other

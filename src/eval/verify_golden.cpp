@@ -8,6 +8,7 @@
 
 #include "eval/golden_tap.h"
 #include "eval/verify_bounds.h"
+#include "eval/verify_draft.h"
 #include "eval/verify_greedy.h"
 #include "eval/verify_inputs.h"
 #include "eval/verify_selection.h"
@@ -166,7 +167,6 @@ void list_skipped(const TensorMap& golden, VerifyReport& report) {
     return std::any_of(golden.begin(), golden.end(),
                        [&](const auto& entry) { return entry.first.rfind(prefix, 0) == 0; });
   };
-  if (has_prefix("mtp.")) report.skipped.emplace_back("mtp.*: this version has no draft layer");
   if (has_prefix("image.")) report.skipped.emplace_back("image.*: this version reads text only");
 }
 
@@ -192,6 +192,8 @@ Result<VerifyReport> verify_golden(const EngineOptions& options, const std::stri
   if (auto status = check_text(**model, *golden, path, bounds, report); !status)
     return fail(status.error());
   if (auto status = check_greedy(**model, *golden, path, bounds, report); !status)
+    return fail(status.error());
+  if (auto status = check_draft(**model, *golden, path, bounds, report); !status)
     return fail(status.error());
   list_missing((*model)->config(), report);
   list_skipped(*golden, report);

@@ -8,6 +8,7 @@
 
 #include "eval/reference_file.h"
 #include "eval/verify_bounds.h"
+#include "eval/verify_draft.h"
 #include "eval/verify_greedy.h"
 #include "eval/verify_inputs.h"
 #include "io/mapped_file.h"
@@ -50,6 +51,7 @@ class ReferenceCheck {
   }
   Result<void> check_ids(const ReferenceCase& item, const std::vector<int32_t>& prompt);
   Result<void> check_answer(const ReferenceCase& item, const std::vector<int32_t>& prompt);
+  Result<void> check_drafts(const ReferenceCase& item, const std::vector<int32_t>& prompt);
 
   LoadedModel& model_;
   const Tokenizer& tokenizer_;
@@ -62,6 +64,7 @@ class ReferenceCheck {
   int wrong_retrievals_ = 0, retrievals_ = 0;
   std::string first_wrong_{};
   int wrong_prompts_ = 0, prompts_ = 0;
+  int drafts_ = 0, accepted_drafts_ = 0, reference_drafts_ = 0, different_drafts_ = 0;
   std::vector<VerifyRow> texts_{};
 };
 
@@ -84,6 +87,8 @@ Result<void> ReferenceCheck::run(const ReferenceCase& item) {
     return status;
   if (item.compare_ids)
     if (auto status = check_ids(item, prompt); !status) return status;
+  if (model_.has_draft() && !item.first_drafts.empty())
+    if (auto status = check_drafts(item, prompt); !status) return status;
   if (!item.want.empty() && item.reference_right) return check_answer(item, prompt);
   return {};
 }
@@ -112,6 +117,19 @@ Result<void> ReferenceCheck::check_answer(const ReferenceCase& item,
   if (right) return {};
   ++(item.retrieval ? wrong_retrievals_ : wrong_answers_);
   if (first_wrong_.empty()) first_wrong_ = item.name;
+  return {};
+}
+
+Result<void> ReferenceCheck::check_drafts(const ReferenceCase& item,
+                                          const std::vector<int32_t>& prompt) {
+  const auto accepted = first_drafts(model_, prompt, item.output);
+  if (!accepted) return fail(accepted.error());
+  for (size_t at = 0; at < accepted->size(); ++at) {
+    ++drafts_;
+    accepted_drafts_ += (*accepted)[at] ? 1 : 0;
+    reference_drafts_ += item.first_drafts[at] ? 1 : 0;
+    different_drafts_ += (*accepted)[at] != item.first_drafts[at] ? 1 : 0;
+  }
   return {};
 }
 
@@ -166,6 +184,15 @@ Result<void> ReferenceCheck::finish(VerifyReport& report) const {
             std::to_string(answers_) + " cases the reference gets right" + wrong_note);
   count_row("retrieval", retrievals_, wrong_retrievals_,
             std::to_string(retrievals_) + " cases the reference gets right" + wrong_note);
+  if (drafts_ > 0)
+    report.rows.push_back({.name = "first drafts",
+                           .value = static_cast<double>(different_drafts_) / drafts_,
+                           .bound = bounds_.draft_flips,
+                           .passed = different_drafts_ <= bounds_.draft_flips * drafts_,
+                           .note = "share that is accepted here and not there or the reverse; " +
+                                   std::to_string(accepted_drafts_) + " of " +
+                                   std::to_string(drafts_) + " accepted, reference " +
+                                   std::to_string(reference_drafts_)});
   report.rows.insert(report.rows.end(), texts_.begin(), texts_.end());
   return {};
 }

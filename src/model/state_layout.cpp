@@ -170,6 +170,7 @@ Result<StateLayout> StateLayout::make(const ModelConfig& config, const StateOpti
   StateLayout layout;
   layout.cache_dtype_ = options.cache;
   layout.index_key_dtype_ = options.index_key;
+  layout.pending_rows_ = options.draft_layer ? options.max_draft + 1 : 0;
   for (int index = 0; index < kNumStateParts; ++index) {
     const auto part = static_cast<StatePart>(index);
     StateEntry entry = make_entry(part, extent(part, config, options), options.max_draft);

@@ -90,12 +90,15 @@ class StateLayout {
 
   size_t slot_bytes() const { return slot_bytes_; }
   size_t page_bytes() const { return page_bytes_; }
+  /// Rows that a verify launch may leave pending; 0 without a draft layer.
+  int pending_rows() const { return pending_rows_; }
   DType cache_dtype() const { return cache_dtype_; }
 
  private:
   std::array<StateEntry, kNumStateParts> entries_{};
   size_t slot_bytes_ = 0;
   size_t page_bytes_ = 0;
+  int pending_rows_ = 0;
   DType cache_dtype_ = DType::kF32;
   DType index_key_dtype_ = DType::kF32;
 };

@@ -24,7 +24,7 @@ void TextModel::run_ple(int layer, const Launch& launch) {
   block_arena_.reset();
   const size_t entries = static_cast<size_t>(rows) * static_cast<size_t>(heads);
   auto* table_rows = block_arena_.take<int64_t>(entries);
-  ops_.ngram_ids({.ids = inputs_.ids,
+  ops_.ngram_ids({.ids = pass_->inputs.ids,
                   .batch = launch.batch,
                   .token_ring = layout_.ring(StatePart::kTokenIds, 0),
                   .hash = &weights.hash,
@@ -45,14 +45,14 @@ void TextModel::run_ple(int layer, const Launch& launch) {
                      .rows = rows,
                      .heads = heads});
   const std::array parts{ops::LinearPart{weights.key, key}, ops::LinearPart{weights.value, value}};
-  ops_.linear({.x = embedded, .parts = parts, .rows = rows, .role = role_});
+  ops_.linear({.x = embedded, .parts = parts, .rows = rows, .role = pass_->role});
   ops_.ple_mix({.key = key,
                 .value = value,
                 .norm_key = weights.norm_key,
                 .norm_query = weights.norm_query,
                 .norm_conv = weights.norm_conv,
                 .conv_weight = weights.conv,
-                .wide = wide_,
+                .wide = pass_->wide,
                 .delta = delta,
                 .batch = launch.batch,
                 .conv_ring = layout_.ring(StatePart::kPleConv, layer),
@@ -61,8 +61,28 @@ void TextModel::run_ple(int layer, const Launch& launch) {
                 .conv_kernel = ple.conv_kernel,
                 .dilation = ple.ngram_size,
                 .eps = config_.eps});
-  normed_is_current_ = false;
+  pass_->normed_is_current = false;
   if (delta != nullptr) tap_activations(launch, "ple", layer, delta, config_.wide());
+}
+
+/// What of a GDN launch does not depend on its rows.
+ops::GdnArgs TextModel::gdn_constants(int layer) const {
+  const GdnWeights& weights = weights_.layers[static_cast<size_t>(layer)].gdn;
+  ops::GdnArgs args{.shape = config_.gdn,
+                    .conv_weight = weights.conv,
+                    .a_log = weights.a_log,
+                    .dt_bias = weights.dt_bias,
+                    .norm = weights.norm,
+                    .gate = config_.gdn_gate,
+                    .eps = config_.eps,
+                    .batch = {},
+                    .conv_ring = layout_.ring(StatePart::kGdnConv, layer),
+                    .matrix_offset = layout_.offset(StatePart::kGdnMatrix, layer)};
+  if (layout_.pending_rows() > 0) {
+    args.pending_offset = layout_.offset(StatePart::kPendingGdn, layer);
+    args.pending_rows = layout_.pending_rows();
+  }
+  return args;
 }
 
 void TextModel::run_gdn(int layer, const Launch& launch) {
@@ -81,24 +101,20 @@ void TextModel::run_gdn(int layer, const Launch& launch) {
   const std::array in_parts{ops::LinearPart{weights.in_qkv, qkv}, ops::LinearPart{weights.in_z, z},
                             ops::LinearPart{weights.in_a, a, ops::Output::kFloat},
                             ops::LinearPart{weights.in_b, b, ops::Output::kFloat}};
-  ops_.linear({.x = mixed_, .parts = in_parts, .rows = launch.batch.num_rows, .role = role_});
-  ops_.gdn({.shape = shape,
-            .qkv = qkv,
-            .z = z,
-            .a = a,
-            .b = b,
-            .conv_weight = weights.conv,
-            .a_log = weights.a_log,
-            .dt_bias = weights.dt_bias,
-            .norm = weights.norm,
-            .gate = config_.gdn_gate,
-            .eps = config_.eps,
-            .batch = launch.batch,
-            .conv_ring = layout_.ring(StatePart::kGdnConv, layer),
-            .matrix_offset = layout_.offset(StatePart::kGdnMatrix, layer),
-            .out = normed});
-  const ops::LinearPart out{weights.out, out_};
-  ops_.linear({.x = normed, .parts = {&out, 1}, .rows = launch.batch.num_rows, .role = role_});
+  ops_.linear(
+      {.x = pass_->mixed, .parts = in_parts, .rows = launch.batch.num_rows, .role = pass_->role});
+  ops::GdnArgs args = gdn_constants(layer);
+  args.qkv = qkv;
+  args.z = z;
+  args.a = a;
+  args.b = b;
+  args.batch = launch.batch;
+  args.out = normed;
+  args.verify = launch.verify;
+  ops_.gdn(args);
+  const ops::LinearPart out{weights.out, pass_->out};
+  ops_.linear(
+      {.x = normed, .parts = {&out, 1}, .rows = launch.batch.num_rows, .role = pass_->role});
 }
 
 ops::QsaCache TextModel::qsa_cache(int layer) const {
@@ -109,8 +125,9 @@ ops::QsaCache TextModel::qsa_cache(int layer) const {
           .positions = layout_.ring(StatePart::kPositions, layer)};
 }
 
-void TextModel::run_qsa(int layer, const Launch& launch) {
-  const QsaWeights& weights = weights_.layers[static_cast<size_t>(layer)].qsa;
+/// `cache_only`: up to what later rows read of these.
+void TextModel::run_qsa(int layer, const QsaWeights& weights, const Launch& launch,
+                        bool cache_only) {
   const ops::QsaShape& shape = config_.qsa;
   const int rows = launch.batch.num_rows;
   const auto row_count = static_cast<size_t>(rows);
@@ -120,20 +137,17 @@ void TextModel::run_qsa(int layer, const Launch& launch) {
   const auto index_dim = static_cast<size_t>(shape.index_dim);
   const auto index_heads = static_cast<size_t>(shape.index_heads);
   block_arena_.reset();
-  auto* q_gate = take(block_arena_, row_count * 2 * query_width);
+  auto* q_gate = cache_only ? nullptr : take(block_arena_, row_count * 2 * query_width);
   auto* k = take(block_arena_, row_count * kv_width);
   auto* v = take(block_arena_, row_count * kv_width);
   auto* index_qk = take(block_arena_, row_count * (index_heads + 1) * index_dim);
-  auto* q = take(block_arena_, row_count * query_width);
-  auto* index_q = take(block_arena_, row_count * index_heads * index_dim);
-  auto* blocks = block_arena_.take<int32_t>(row_count * static_cast<size_t>(launch.budget_blocks));
-  auto* counts = block_arena_.take<int32_t>(row_count);
-  auto* attended = take(block_arena_, row_count * query_width);
-
+  auto* q = cache_only ? nullptr : take(block_arena_, row_count * query_width);
+  auto* index_q = cache_only ? nullptr : take(block_arena_, row_count * index_heads * index_dim);
   const std::array in_parts{ops::LinearPart{weights.q_gate, q_gate}, ops::LinearPart{weights.k, k},
                             ops::LinearPart{weights.v, v},
                             ops::LinearPart{weights.index_qk, index_qk}};
-  ops_.linear({.x = mixed_, .parts = in_parts, .rows = rows, .role = role_});
+  const auto parts = std::span(in_parts).subspan(cache_only ? 1 : 0);
+  ops_.linear({.x = pass_->mixed, .parts = parts, .rows = rows, .role = pass_->role});
   const ops::QsaCache cache = qsa_cache(layer);
   ops_.qsa_front({.shape = shape,
                   .rope = rope_,
@@ -142,7 +156,7 @@ void TextModel::run_qsa(int layer, const Launch& launch) {
                   .k = k,
                   .v = v,
                   .index_qk = index_qk,
-                  .positions = inputs_.positions,
+                  .positions = pass_->inputs.positions,
                   .q_norm = weights.q_norm,
                   .k_norm = weights.k_norm,
                   .index_q_norm = weights.index_q_norm,
@@ -151,6 +165,10 @@ void TextModel::run_qsa(int layer, const Launch& launch) {
                   .batch = launch.batch,
                   .q = q,
                   .index_q = index_q});
+  if (cache_only) return;
+  auto* blocks = block_arena_.take<int32_t>(row_count * static_cast<size_t>(launch.budget_blocks));
+  auto* counts = block_arena_.take<int32_t>(row_count);
+  auto* attended = take(block_arena_, row_count * query_width);
   ops_.qsa_select({.shape = shape,
                    .cache = cache,
                    .index_q = index_q,
@@ -172,12 +190,12 @@ void TextModel::run_qsa(int layer, const Launch& launch) {
                    .budget_blocks = launch.budget_blocks,
                    .batch = launch.batch,
                    .out = attended});
-  const ops::LinearPart out{weights.out, out_};
-  ops_.linear({.x = attended, .parts = {&out, 1}, .rows = rows, .role = role_});
+  const ops::LinearPart out{weights.out, pass_->out};
+  ops_.linear({.x = attended, .parts = {&out, 1}, .rows = rows, .role = pass_->role});
 }
 
-void TextModel::run_moe(int layer, const Launch& launch) {
-  const MoeWeights& weights = weights_.layers[static_cast<size_t>(layer)].moe;
+void TextModel::run_moe(int layer, const MoeWeights& weights, const float* next_norm,
+                        const Launch& launch) {
   const MoeConfig& moe = config_.moe;
   const int rows = launch.batch.num_rows;
   const auto row_count = static_cast<size_t>(rows);
@@ -187,7 +205,7 @@ void TextModel::run_moe(int layer, const Launch& launch) {
   auto* shared_logit = block_arena_.take<float>(row_count);
   auto* ids = block_arena_.take<int32_t>(selected);
   auto* expert_weights = block_arena_.take<float>(selected);
-  ops_.router({.x = mixed_,
+  ops_.router({.x = pass_->mixed,
                .gate = weights.router,
                .shared_gate = weights.shared_gate,
                .logits = logits,
@@ -198,25 +216,24 @@ void TextModel::run_moe(int layer, const Launch& launch) {
                .num_experts = moe.num_experts,
                .top_k = moe.top_k,
                .normalize = moe.normalize,
-               .role = role_});
+               .role = pass_->role});
   if (launch.tap != nullptr) {
     tap_values(launch, "router_logits", layer, logits, DType::kF32, rows, moe.num_experts);
     launch.tap->experts(layer, on_host(ids, selected).data(), rows, moe.top_k);
   }
-  const float* next_norm = norm_after(layer);
-  const ops::CombineArgs combine = combine_into(next_norm, launch);
-  ops_.experts({.x = mixed_,
+  const ops::CombineArgs combine = combine_into(next_norm, rows);
+  ops_.experts({.x = pass_->mixed,
                 .ids = ids,
                 .weights = expert_weights,
                 .shared_logit = shared_logit,
                 .experts = weights.experts,
                 .shared = weights.shared,
-                .out = out_,
+                .out = pass_->out,
                 .combine = &combine,
                 .rows = rows,
                 .top_k = moe.top_k,
-                .role = role_});
-  normed_is_current_ = combine.normed != nullptr;
+                .role = pass_->role});
+  pass_->normed_is_current = combine.normed != nullptr;
 }
 
 }  // namespace tessera

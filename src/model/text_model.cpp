@@ -13,10 +13,11 @@ TextModel::TextModel(const ModelConfig& config, const ModelWeights& weights,
       traits_(ops.traits()),
       pool_(pool),
       max_context_(max_context),
-      launch_arena_(ops.memory()),
       block_arena_(ops.memory()),
       constant_arena_(ops.memory()),
-      rope_(place_rope()) {
+      rope_(place_rope()),
+      trunk_(ops.memory()),
+      draft_(ops.memory()) {
   ops_.forget_repeats();
 }
 
@@ -29,87 +30,94 @@ ops::RopeTable TextModel::place_rope() {
   return {.inv_freq = inv_freq, .axis = axis, .attention_scale = rope.attention_scale};
 }
 
-void TextModel::reserve_buffers(const Launch& launch) {
-  const auto rows = static_cast<size_t>(launch.batch.num_rows);
+/// Everything of `pass_` but the branches themselves.
+void TextModel::reserve_buffers(ops::Role role, int num_rows, int logit_rows) {
+  const auto rows = static_cast<size_t>(num_rows);
+  const auto wanted = static_cast<size_t>(logit_rows);
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto wide = static_cast<size_t>(config_.wide());
-  const size_t logit_rows = launch.logit_rows.size();
-  launch_arena_.reset();
-  block_arena_.reset();
-  wide_ = take(launch_arena_, rows * wide);
-  normed_ = traits_.combine_norms ? take(launch_arena_, rows * wide) : nullptr;
-  mixed_ = take(launch_arena_, rows * hidden);
-  inject_ = launch_arena_.take<float>(rows * static_cast<size_t>(config_.branches));
-  out_ = take(launch_arena_, rows * hidden);
-  selected_ = take(launch_arena_, logit_rows * wide);
-  hidden_ = take(launch_arena_, logit_rows * hidden);
-  logits_ = role_ == ops::Role::kDecode
-                ? launch_arena_.take<float>(logit_rows * static_cast<size_t>(config_.vocab_size))
-                : nullptr;
+  Arena& arena = pass_->arena;
+  pass_->role = role;
+  pass_->normed = traits_.combine_norms ? take(arena, rows * wide) : nullptr;
+  pass_->mixed = take(arena, rows * hidden);
+  pass_->inject = arena.take<float>(rows * static_cast<size_t>(config_.branches));
+  pass_->out = take(arena, rows * hidden);
+  pass_->hidden = take(arena, wanted * hidden);
+  pass_->logits = role == ops::Role::kDecode
+                      ? arena.take<float>(wanted * static_cast<size_t>(config_.vocab_size))
+                      : nullptr;
 }
 
 /// A decode launch is a step that may be repeated: everything that changes from one to the next
 /// comes in through `begin`.
 void TextModel::forward(const Launch& launch) {
-  role_ = launch.batch.role;
-  reserve_buffers(launch);
+  const auto rows = static_cast<size_t>(launch.batch.num_rows);
+  const auto wide = static_cast<size_t>(config_.wide());
+  pass_ = &trunk_;
+  pass_->arena.reset();
+  block_arena_.reset();
+  pass_->wide = take(pass_->arena, rows * wide);
+  pass_->selected = take(pass_->arena, launch.logit_rows.size() * wide);
+  reserve_buffers(launch.batch.role, launch.batch.num_rows,
+                  static_cast<int>(launch.logit_rows.size()));
   if (launch.batch.num_rows == 0) return;
-  inputs_ = ops_.begin({.batch = launch.batch,
-                        .ids = launch.ids,
-                        .positions = launch.positions,
-                        .logit_rows = launch.logit_rows});
-  if (role_ == ops::Role::kPrefill || launch.tap != nullptr) return run(launch);
-  const ops::StepKey key{.num_spans = static_cast<int>(launch.batch.spans.size()),
+  pass_->inputs = ops_.begin({.batch = launch.batch,
+                              .ids = launch.ids,
+                              .positions = launch.positions,
+                              .logit_rows = launch.logit_rows});
+  if (pass_->role == ops::Role::kPrefill || launch.tap != nullptr) return run(launch);
+  const ops::StepKey key{.kind = launch.verify ? ops::StepKind::kVerify : ops::StepKind::kTrunk,
+                         .num_spans = static_cast<int>(launch.batch.spans.size()),
                          .num_rows = launch.batch.num_rows,
                          .num_logit_rows = static_cast<int>(launch.logit_rows.size()),
-                         .buffers = wide_,
+                         .buffers = pass_->wide,
                          .temporaries = block_arena_.base()};
   ops_.repeat(key, [&] { run(launch); });
 }
 
 void TextModel::run(const Launch& launch) {
-  ops_.embed({.ids = inputs_.ids,
+  ops_.embed({.ids = pass_->inputs.ids,
               .table = weights_.embed,
-              .wide = wide_,
+              .wide = pass_->wide,
               .rows = launch.batch.num_rows,
               .branches = config_.branches});
-  normed_is_current_ = false;
+  pass_->normed_is_current = false;
   for (int layer = 0; layer < config_.num_layers(); ++layer) {
     const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
     if (config_.has_ple(layer)) run_ple(layer, launch);
 
     mix(weights.attn_mixer, launch);
-    tap_activations(launch, "attn_in", layer, mixed_, config_.hidden);
-    tap_values(launch, "attn_inject", layer, inject_, DType::kF32, launch.batch.num_rows,
+    tap_activations(launch, "attn_in", layer, pass_->mixed, config_.hidden);
+    tap_values(launch, "attn_inject", layer, pass_->inject, DType::kF32, launch.batch.num_rows,
                config_.branches);
     if (weights.kind == LayerKind::kGdn) {
       run_gdn(layer, launch);
     } else {
-      run_qsa(layer, launch);
+      run_qsa(layer, weights.qsa, launch, false);
     }
-    tap_activations(launch, "attn_out", layer, out_, config_.hidden);
-    ops_.combine(combine_into(weights.mlp_mixer.norm, launch));
-    normed_is_current_ = traits_.combine_norms;
+    tap_activations(launch, "attn_out", layer, pass_->out, config_.hidden);
+    ops_.combine(combine_into(weights.mlp_mixer.norm, launch.batch.num_rows));
+    pass_->normed_is_current = traits_.combine_norms;
 
     mix(weights.mlp_mixer, launch);
-    run_moe(layer, launch);
-    tap_activations(launch, "mlp_out", layer, out_, config_.hidden);
-    tap_activations(launch, "layer", layer, wide_, config_.wide());
+    run_moe(layer, weights.moe, norm_after(layer), launch);
+    tap_activations(launch, "mlp_out", layer, pass_->out, config_.hidden);
+    tap_activations(launch, "layer", layer, pass_->wide, config_.wide());
   }
   finish(launch);
 }
 
 void TextModel::mix(const ops::MixerWeights& weights, const Launch& launch) {
-  ops_.mixer({.wide = wide_,
-              .normed = normed_is_current_ ? normed_ : nullptr,
+  ops_.mixer({.wide = pass_->wide,
+              .normed = pass_->normed_is_current ? pass_->normed : nullptr,
               .weights = weights,
-              .mixed = mixed_,
-              .inject = inject_,
+              .mixed = pass_->mixed,
+              .inject = pass_->inject,
               .rows = launch.batch.num_rows,
               .branches = config_.branches,
               .hidden = config_.hidden,
               .eps = config_.eps,
-              .role = role_});
+              .role = pass_->role});
 }
 
 /// Norm weight of the mixer that reads the branches right after the MoE of `layer`; nullptr when
@@ -120,15 +128,15 @@ const float* TextModel::norm_after(int layer) const {
   return weights_.layers[static_cast<size_t>(next)].attn_mixer.norm;
 }
 
-ops::CombineArgs TextModel::combine_into(const float* next_norm, const Launch& launch) const {
+ops::CombineArgs TextModel::combine_into(const float* next_norm, int rows) const {
   const bool fused = traits_.combine_norms && next_norm != nullptr;
-  return {.wide = wide_,
-          .out = out_,
-          .inject = inject_,
+  return {.wide = pass_->wide,
+          .out = pass_->out,
+          .inject = pass_->inject,
           .next_norm = fused ? next_norm : nullptr,
-          .normed = fused ? normed_ : nullptr,
+          .normed = fused ? pass_->normed : nullptr,
           .eps = config_.eps,
-          .rows = launch.batch.num_rows,
+          .rows = rows,
           .branches = config_.branches,
           .hidden = config_.hidden};
 }
@@ -137,46 +145,55 @@ ops::CombineArgs TextModel::combine_into(const float* next_norm, const Launch& l
 /// decode launch their logits.
 void TextModel::finish(const Launch& launch) {
   const auto count = static_cast<int>(launch.logit_rows.size());
-  ops_.finish({.ids = inputs_.ids,
-               .wide = wide_,
+  ops_.finish({.ids = pass_->inputs.ids,
+               .wide = pass_->wide,
                .width = config_.wide(),
                .batch = launch.batch,
                .token_ring = layout_.ring(StatePart::kTokenIds, 0),
                .wide_offset = layout_.offset(StatePart::kWideResidual, 0),
-               .logit_rows = inputs_.logit_rows,
+               .logit_rows = pass_->inputs.logit_rows,
                .num_logit_rows = count,
-               .selected = selected_});
+               .selected = pass_->selected});
   if (count == 0) return;
-  ops_.mixer({.wide = selected_,
+  mix_final(weights_.final_mixer, pass_->selected, count);
+  tap_values(launch, "final_hidden", 0, pass_->hidden, traits_.activation, count, config_.hidden);
+  if (pass_->logits != nullptr) head(0, count, pass_->logits);
+}
+
+void TextModel::mix_final(const ops::MixerWeights& weights, const void* wide, int rows) {
+  ops_.mixer({.wide = wide,
               .normed = nullptr,
-              .weights = weights_.final_mixer,
-              .mixed = hidden_,
+              .weights = weights,
+              .mixed = pass_->hidden,
               .inject = nullptr,
-              .rows = count,
+              .rows = rows,
               .branches = config_.branches,
               .hidden = config_.hidden,
               .eps = config_.eps,
-              .role = role_});
-  tap_values(launch, "final_hidden", 0, hidden_, traits_.activation, count, config_.hidden);
-  if (logits_ != nullptr) head(0, count, logits_);
+              .role = pass_->role});
 }
 
 void TextModel::head(int first, int count, float* out) {
   const ops::LinearPart part{.weight = weights_.lm_head, .y = out, .output = ops::Output::kFloat};
   const size_t skipped = static_cast<size_t>(first) * static_cast<size_t>(config_.hidden);
-  ops_.linear(
-      {.x = static_cast<const std::byte*>(hidden_) + skipped * dtype_bytes(traits_.activation),
-       .parts = {&part, 1},
-       .rows = count,
-       .role = role_});
+  ops_.linear({.x = static_cast<const std::byte*>(pass_->hidden) +
+                    skipped * dtype_bytes(traits_.activation),
+               .parts = {&part, 1},
+               .rows = count,
+               .role = pass_->role});
 }
 
 void TextModel::logits(int first, int count, float* out) {
+  pass_ = &trunk_;
+  read_logits(first, count, out);
+}
+
+void TextModel::read_logits(int first, int count, float* out) {
   if (count == 0) return;
   const auto vocab = static_cast<size_t>(config_.vocab_size);
   const size_t bytes = static_cast<size_t>(count) * vocab * sizeof(float);
-  if (logits_ != nullptr)
-    return ops_.memory().copy_out(out, logits_ + static_cast<size_t>(first) * vocab, bytes);
+  if (pass_->logits != nullptr)
+    return ops_.memory().copy_out(out, pass_->logits + static_cast<size_t>(first) * vocab, bytes);
   if (ops_.memory().on_host()) return head(first, count, out);
   ops_.memory().copy_out(out, compute_logits(first, count), bytes);
 }
@@ -191,12 +208,17 @@ float* TextModel::compute_logits(int first, int count) {
 }
 
 void TextModel::sample(int first, ops::SampleArgs args) {
+  pass_ = &trunk_;
+  sample_rows(first, args);
+}
+
+void TextModel::sample_rows(int first, ops::SampleArgs args) {
   const auto count = static_cast<int>(args.rows.size());
   if (count == 0) return;
   const auto vocab = static_cast<size_t>(config_.vocab_size);
   args.vocab = config_.vocab_size;
-  args.logits = logits_ != nullptr ? logits_ + static_cast<size_t>(first) * vocab
-                                   : compute_logits(first, count);
+  args.logits = pass_->logits != nullptr ? pass_->logits + static_cast<size_t>(first) * vocab
+                                         : compute_logits(first, count);
   ops_.sample(args);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/memory.h"
 #include "model/config.h"
 #include "model/state_layout.h"
 #include "model/weights.h"
@@ -18,7 +19,7 @@ namespace tessera {
 
 /// Receives intermediate values of a launch (verify, tests). `name` is the tensor kind: attn_in,
 /// attn_inject (logits, before 2 * sigmoid), attn_out, mlp_out, router_logits, ple, layer,
-/// final_hidden.
+/// final_hidden. The draft layer is the one after the last.
 class Tap {
  public:
   virtual ~Tap() = default;
@@ -36,6 +37,28 @@ struct Launch {
   std::span<const int32_t> positions{};   // [rows, 3] RoPE positions (t, h, w)
   std::span<const int32_t> logit_rows{};  // rows whose logits are wanted, ascending
   int budget_blocks = 0;                  // blocks QSA may select per row
+  /// Decode role, with a draft layer: GDN applies the rows that were accepted since the last such
+  /// launch, and leaves its own pending (ops::GdnArgs::verify).
+  bool verify = false;
+  Tap* tap = nullptr;
+};
+
+/// The wide rows that the draft layer reads.
+enum class DraftSource : uint8_t {
+  kTrunk,  // of the last `forward`
+  kDraft,  // of the last `draft`: the layer's own output
+  kSlot,   // of each span, as its last trunk launch stored it; one row a span
+};
+
+/// Rows of the draft layer: row i joins the wide row of token i with the id of token i + 1.
+struct DraftLaunch {
+  ops::RowBatch batch;                     // positions of the wide rows
+  std::span<const int32_t> ids{};          // [rows] ids of the tokens that follow
+  std::span<const int32_t> positions{};    // [rows, 3] RoPE positions of the wide rows
+  std::span<const int32_t> source_rows{};  // [rows] rows of the source
+  DraftSource source = DraftSource::kTrunk;
+  bool cache_only = false;  // keys, values and index keys, nothing else: no logits, no output
+  int budget_blocks = 0;
   Tap* tap = nullptr;
 };
 
@@ -48,6 +71,18 @@ class TextModel {
 
   /// Runs the rows through the model and advances the state of their sequences.
   void forward(const Launch& launch);
+  /// Applies what the last verify launch of these sequences left and what was accepted of it;
+  /// spans without rows.
+  void apply_pending(const ops::RowBatch& batch);
+  /// Makes row `row` of the last `forward` the stored wide row of the sequence.
+  void keep_wide_row(int row, std::byte* slot);
+
+  /// Runs rows through the draft layer. Needs weights and state of one.
+  void draft(const DraftLaunch& launch);
+  /// Logits [count, vocab] of rows first .. first + count - 1 of the last `draft`, to host memory.
+  void draft_logits(int first, int count, float* out);
+  /// Draws a token from each row of the last `draft`, as `sample` does.
+  void sample_drafts(ops::SampleArgs args);
 
   /// Logits [count, vocab] of entries first .. first + count - 1 of the last launch's `logit_rows`,
   /// to host memory.
@@ -58,17 +93,42 @@ class TextModel {
   void sample(int first, ops::SampleArgs args);
 
  private:
-  void reserve_buffers(const Launch& launch);
+  /// Buffers of the trunk or of the draft layer; activations unless typed.
+  struct Pass {
+    explicit Pass(Memory& memory) : arena(memory) {}
+
+    Arena arena;              // lives until the next launch
+    void* wide = nullptr;     // [rows, branches * hidden] the residual branches
+    void* normed = nullptr;   // [rows, branches * hidden] their norm for the next mixer, when fused
+    void* mixed = nullptr;    // [rows, hidden] what a block reads
+    float* inject = nullptr;  // [rows, branches] how a block writes back
+    void* out = nullptr;      // [rows, hidden] what a block computed
+    void* selected = nullptr;  // [logit_rows, branches * hidden]
+    void* hidden = nullptr;    // [logit_rows, hidden] after the final mixer
+    float* logits = nullptr;   // [logit_rows, vocab] of a decode launch
+    bool normed_is_current = false;
+    ops::LaunchBuffers inputs{};
+    ops::Role role = ops::Role::kPrefill;
+  };
+
+  void reserve_buffers(ops::Role role, int num_rows, int logit_rows);
   void run(const Launch& launch);
+  void run_draft(const Launch& rows, const void* source, bool cache_only);
+  void reserve_draft(const DraftLaunch& launch);
+  const void* draft_source(const DraftLaunch& launch);
   void run_ple(int layer, const Launch& launch);
   void run_gdn(int layer, const Launch& launch);
-  void run_qsa(int layer, const Launch& launch);
-  void run_moe(int layer, const Launch& launch);
+  void run_qsa(int layer, const QsaWeights& weights, const Launch& launch, bool cache_only);
+  void run_moe(int layer, const MoeWeights& weights, const float* next_norm, const Launch& launch);
   void mix(const ops::MixerWeights& weights, const Launch& launch);
-  ops::CombineArgs combine_into(const float* next_norm, const Launch& launch) const;
+  ops::GdnArgs gdn_constants(int layer) const;
+  ops::CombineArgs combine_into(const float* next_norm, int rows) const;
   const float* norm_after(int layer) const;
   void finish(const Launch& launch);
+  void mix_final(const ops::MixerWeights& weights, const void* wide, int rows);
   void head(int first, int count, float* out);
+  void read_logits(int first, int count, float* out);
+  void sample_rows(int first, ops::SampleArgs args);
   float* compute_logits(int first, int count);
   ops::QsaCache qsa_cache(int layer) const;
   ops::RopeTable place_rope();
@@ -93,23 +153,14 @@ class TextModel {
   ops::Traits traits_;
   std::byte* pool_;
   int max_context_;
-  Arena launch_arena_;    // lives until the next launch
   Arena block_arena_;     // lives within one block
   Arena constant_arena_;  // lives as long as the model
   ops::RopeTable rope_;
 
-  // Buffers of the current launch, in launch_arena_; activations unless typed.
-  void* wide_ = nullptr;      // [rows, branches * hidden] the residual branches
-  void* normed_ = nullptr;    // [rows, branches * hidden] their norm for the next mixer, when fused
-  void* mixed_ = nullptr;     // [rows, hidden] what a block reads
-  float* inject_ = nullptr;   // [rows, branches] how a block writes back
-  void* out_ = nullptr;       // [rows, hidden] what a block computed
-  void* selected_ = nullptr;  // [logit_rows, branches * hidden]
-  void* hidden_ = nullptr;    // [logit_rows, hidden] after the final mixer
-  float* logits_ = nullptr;   // [logit_rows, vocab] of a decode launch
-  bool normed_is_current_ = false;
-  ops::LaunchBuffers inputs_{};
-  ops::Role role_ = ops::Role::kPrefill;
+  Pass trunk_;
+  Pass draft_;
+  MemoryBlock draft_wide_{};  // its branches: the next draft may read them
+  Pass* pass_ = &trunk_;      // the one that runs, or whose results are read
 };
 
 }  // namespace tessera

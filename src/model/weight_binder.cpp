@@ -11,8 +11,8 @@ namespace tessera {
 namespace {
 
 constexpr std::array<const char*, kNumWeightParts> kPartNames = {
-    "embedding", "lm_head",        "gated residual", "gdn", "qsa",         "indexer",
-    "router",    "routed experts", "shared expert",  "ple", "n-gram table"};
+    "embedding", "lm_head",        "gated residual", "gdn", "qsa",          "indexer",
+    "router",    "routed experts", "shared expert",  "ple", "n-gram table", "draft layer"};
 
 constexpr const char* kOtherModel = "config.json and the weights belong to different models";
 
@@ -71,7 +71,7 @@ const TensorRef* WeightBinder::find(const std::string& name, const std::string& 
 void WeightBinder::mark(const std::string& name, const TensorRef& tensor, WeightPart part,
                         bool parameters) {
   used_.insert(name);
-  Account& entry = account(part);
+  Account& entry = account(only_part_.value_or(part));
   entry.bytes += tensor.bytes;
   if (!parameters) return;
   entry.parameters += static_cast<uint64_t>(tensor.elements());

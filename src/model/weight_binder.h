@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -27,8 +28,9 @@ enum class WeightPart : uint8_t {
   kSharedExpert,
   kPle,
   kNgramTable,
+  kDraftLayer,
 };
-inline constexpr int kNumWeightParts = 11;
+inline constexpr int kNumWeightParts = 12;
 
 using Shape = std::vector<int64_t>;
 
@@ -59,6 +61,9 @@ class WeightBinder {
   /// Readable address of a taken tensor and its type: F16 becomes F32, unaligned data is copied.
   std::pair<const void*, DType> place(const TensorRef& tensor);
 
+  /// From now on every tensor counts as one of `part`, whatever the caller says.
+  void account_all_as(WeightPart part) { only_part_ = part; }
+
   void refuse(Error error) { error_.report(std::move(error)); }
   const FirstError& error() const { return error_; }
   bool used(const std::string& name) const { return used_.contains(name); }
@@ -87,6 +92,7 @@ class WeightBinder {
   FirstError error_{};
   std::unordered_set<std::string> used_{};
   std::array<Account, kNumWeightParts> accounts_{};
+  std::optional<WeightPart> only_part_{};
 };
 
 }  // namespace tessera

@@ -138,4 +138,20 @@ LayerWeights bind_layer(WeightBinder& binder, const std::string& prefix, LayerKi
   return weights;
 }
 
+DraftWeights bind_draft(WeightBinder& binder, const std::string& prefix,
+                        const ModelConfig& config) {
+  constexpr WeightPart kPart = WeightPart::kDraftLayer;
+  binder.account_all_as(kPart);
+  DraftWeights weights;
+  weights.norm_embedding =
+      binder.values(prefix + "pre_fc_norm_embedding.weight", {config.hidden}, kPart);
+  weights.norm_hidden = binder.values(prefix + "pre_fc_norm_hidden.weight", {config.wide()}, kPart);
+  weights.embedding =
+      binder.linear(prefix + "fc_embedding.weight", config.hidden, config.hidden, kPart);
+  weights.hidden = binder.linear(prefix + "fc_hidden.weight", config.hidden, config.hidden, kPart);
+  weights.layer = bind_layer(binder, prefix + "layers.0.", LayerKind::kQsa, config);
+  weights.final_mixer = bind_mixer(binder, prefix + "hyper_connection_mixer.", config, false);
+  return weights;
+}
+
 }  // namespace tessera

@@ -13,6 +13,7 @@ ops::MixerWeights bind_mixer(WeightBinder& binder, const std::string& prefix,
                              const ModelConfig& config, bool inject);
 LayerWeights bind_layer(WeightBinder& binder, const std::string& prefix, LayerKind kind,
                         const ModelConfig& config);
+DraftWeights bind_draft(WeightBinder& binder, const std::string& prefix, const ModelConfig& config);
 PleWeights bind_ple(WeightBinder& binder, const std::string& prefix, int ple_index,
                     const ModelConfig& config);
 

@@ -160,6 +160,32 @@ void place_ple(Placer& placer, PleWeights& ple, const ModelConfig& config) {
   placer.hash(ple.hash);
 }
 
+void place_moe(Placer& placer, MoeWeights& moe) {
+  placer.linear(moe.router);
+  placer.linear(moe.shared_gate);
+  placer.expert(moe.shared);
+  placer.experts(moe.experts);
+}
+
+void place_layer(Placer& placer, LayerWeights& layer, const ModelConfig& config) {
+  place_mixer(placer, layer.attn_mixer, config);
+  place_mixer(placer, layer.mlp_mixer, config);
+  if (layer.kind == LayerKind::kGdn)
+    place_gdn(placer, layer.gdn, config.gdn);
+  else
+    place_qsa(placer, layer.qsa, config.qsa);
+  place_moe(placer, layer.moe);
+}
+
+void place_draft(Placer& placer, DraftWeights& draft, const ModelConfig& config) {
+  placer.floats(draft.norm_embedding, count_of(config.hidden));
+  placer.floats(draft.norm_hidden, count_of(config.wide()));
+  placer.linear(draft.embedding);
+  placer.linear(draft.hidden);
+  place_layer(placer, draft.layer, config);
+  place_mixer(placer, draft.final_mixer, config);
+}
+
 size_t total_bytes(const ModelWeights& weights) {
   size_t total = 0;
   for (const SizeEntry& entry : weights.sizes) total += entry.bytes;
@@ -176,18 +202,8 @@ ModelWeights place_weights(ModelWeights weights, const ModelConfig& config, Memo
   placer.linear(weights.embed);
   placer.linear(weights.lm_head);
   place_mixer(placer, weights.final_mixer, config);
-  for (LayerWeights& layer : weights.layers) {
-    place_mixer(placer, layer.attn_mixer, config);
-    place_mixer(placer, layer.mlp_mixer, config);
-    if (layer.kind == LayerKind::kGdn)
-      place_gdn(placer, layer.gdn, config.gdn);
-    else
-      place_qsa(placer, layer.qsa, config.qsa);
-    placer.linear(layer.moe.router);
-    placer.linear(layer.moe.shared_gate);
-    placer.expert(layer.moe.shared);
-    placer.experts(layer.moe.experts);
-  }
+  for (LayerWeights& layer : weights.layers) place_layer(placer, layer, config);
+  if (weights.draft) place_draft(placer, *weights.draft, config);
   for (PleWeights& ple : weights.ple) place_ple(placer, ple, config);
   weights.placed = std::move(arena);
   weights.checkpoint.reset();

@@ -27,8 +27,6 @@ bool has_component(std::string_view tensor, std::string_view start) {
 constexpr std::array kIgnoredGroups = {
     IgnoredGroup{"model.visual.*", "vision tower, not used for text",
                  [](std::string_view name) { return name.starts_with("model.visual."); }},
-    IgnoredGroup{"mtp.*", "draft layer, not used for plain decoding",
-                 [](std::string_view name) { return name.starts_with("mtp."); }},
     IgnoredGroup{"*.rotary_emb.*", "rotary tables, derived from config.json",
                  [](std::string_view name) { return has_component(name, "rotary_emb."); }},
     IgnoredGroup{"*.token_lookup*", "helper of other engines, derived from config.json",

@@ -9,6 +9,8 @@
 namespace tessera {
 namespace {
 
+constexpr const char* kDraftPrefix = "mtp.";
+
 void bind_vocabulary(WeightBinder& binder, const std::string& prefix, const ModelConfig& config,
                      ModelWeights& weights) {
   const std::string embedding = prefix + "embed_tokens.weight";
@@ -48,6 +50,13 @@ void bind_trunk(WeightBinder& binder, const ModelConfig& config, ModelWeights& w
   }
 }
 
+/// A checkpoint has a draft layer when it has tensors of one; a config that merely declares one
+/// promises nothing, since converters often leave it out.
+bool has_draft(const Checkpoint& checkpoint) {
+  const auto first = checkpoint.tensors.lower_bound(kDraftPrefix);
+  return first != checkpoint.tensors.end() && first->first.starts_with(kDraftPrefix);
+}
+
 }  // namespace
 
 Result<ModelWeights> bind_weights(const ModelConfig& config,
@@ -56,6 +65,7 @@ Result<ModelWeights> bind_weights(const ModelConfig& config,
   ModelWeights weights;
   WeightBinder binder(*checkpoint, weights);
   bind_trunk(binder, config, weights, on_progress);
+  if (has_draft(*checkpoint)) weights.draft = bind_draft(binder, kDraftPrefix, config);
   if (binder.error()) return fail(binder.error().get());
 
   Result<std::vector<std::string>> ignored = name_ignored(*checkpoint, binder);

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,13 +61,24 @@ struct LayerWeights {
   MoeWeights moe;
 };
 
+/// The draft layer (MTP): one QSA layer with its own mixers, on the trunk's embedding and head.
+struct DraftWeights {
+  const float* norm_embedding = nullptr;  // [hidden], 1 + w
+  const float* norm_hidden = nullptr;     // [branches * hidden], 1 + w
+  ops::LinearWeight embedding;            // [hidden, hidden], of the normed embedding
+  ops::LinearWeight hidden;               // [hidden, hidden], of each normed branch
+  LayerWeights layer;                     // kind kQsa
+  ops::MixerWeights final_mixer;
+};
+
 /// Owns the memory maps and converted buffers that the pointers refer to.
 struct ModelWeights {
   ops::LinearWeight embed;    // [vocab, hidden]
   ops::LinearWeight lm_head;  // [vocab, hidden]; the embedding when they are tied
   ops::MixerWeights final_mixer;
   std::vector<LayerWeights> layers{};
-  std::vector<PleWeights> ple{};  // in the order of config.ple.layers
+  std::vector<PleWeights> ple{};        // in the order of config.ple.layers
+  std::optional<DraftWeights> draft{};  // where the checkpoint has mtp.*
 
   std::string layout{};  // "FP8 experts (128x128 blocks), FP8 n-gram table, per-expert tensors"
   std::vector<SizeEntry> sizes{};      // bytes and parameters by part

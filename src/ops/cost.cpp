@@ -90,6 +90,18 @@ Cost cost(const EmbedArgs& args) {
           .bytes_written = rows * args.branches * args.table.in_features * kFloat};
 }
 
+Cost cost(const DraftInputArgs& args) {
+  const double rows = args.rows;
+  const double hidden = args.table.in_features;
+  const double wide = hidden * args.branches;
+  if (args.rows == 0) return {};
+  return {.bytes_read =
+              rows * (static_cast<double>(args.table.row_bytes()) + 2 * kInt + wide * kFloat) +
+              (hidden + wide) * kFloat,
+          .bytes_written = rows * (hidden + wide + args.branches) * kFloat,
+          .flops = 2 * kMulAdd * rows * (hidden + wide)};
+}
+
 Cost cost(const LinearArgs& args) {
   Cost total;
   const double rows = args.rows;

@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/memory.h"
+#include "ops/draft.h"
 #include "ops/embed.h"
 #include "ops/finish.h"
 #include "ops/gdn.h"
@@ -35,6 +37,7 @@ struct Traits {
   DType activation = DType::kF32;  // of every buffer called "activations", rings included
   DType index_key = DType::kF32;   // of pooled index keys
   bool combine_norms = false;      // combine writes the next mixer's N (CombineArgs::normed)
+  bool drafts = false;             // runs the draft layer: `draft_input` and its source rows
 };
 
 /// What changes from launch to launch, in host memory.
@@ -43,6 +46,8 @@ struct LaunchInputs {
   std::span<const int32_t> ids{};         // [rows]
   std::span<const int32_t> positions{};   // [rows, 3]
   std::span<const int32_t> logit_rows{};  // row indices, ascending
+  /// [rows] of the draft layer: which of the wide rows that it reads; else empty.
+  std::span<const int32_t> source_rows{};
 };
 
 /// The same in the backend's memory, valid until the next `begin`.
@@ -50,15 +55,26 @@ struct LaunchBuffers {
   const int32_t* ids = nullptr;
   const int32_t* positions = nullptr;
   const int32_t* logit_rows = nullptr;
+  const int32_t* source_rows = nullptr;
+};
+
+/// The lists of ops that a launch may be.
+enum class StepKind : uint8_t {
+  kTrunk,
+  kVerify,      // the trunk, its rows left pending
+  kDraft,       // the draft layer with logits
+  kDraftCache,  // the draft layer up to its keys and values
 };
 
 /// Launches with equal keys differ in their inputs only: the same ops with the same arguments.
 struct StepKey {
+  StepKind kind = StepKind::kTrunk;
   int num_spans = 0;
   int num_rows = 0;
   int num_logit_rows = 0;
   const void* buffers = nullptr;      // where the activations of the launch lie
   const void* temporaries = nullptr;  // where those within a block lie
+  const void* source = nullptr;       // wide rows that the draft layer reads
 
   bool operator==(const StepKey&) const = default;
 };
@@ -75,7 +91,8 @@ class Ops {
   /// Hands over the inputs of the ops that follow; spans of their batches must be those of
   /// `inputs`.
   virtual LaunchBuffers begin(const LaunchInputs& inputs) {
-    return {inputs.ids.data(), inputs.positions.data(), inputs.logit_rows.data()};
+    return {inputs.ids.data(), inputs.positions.data(), inputs.logit_rows.data(),
+            inputs.source_rows.data()};
   }
   /// Calls `ops`, or repeats what it did when it was called for an equal key: it may do nothing but
   /// call ops, with arguments that follow from the key alone.
@@ -90,6 +107,11 @@ class Ops {
   virtual int repeated_kernels() const { return 0; }
 
   virtual void embed(const EmbedArgs& args) = 0;
+  /// Called where `traits().drafts` says so.
+  virtual void draft_input(const DraftInputArgs& args) {
+    static_cast<void>(args);
+    throw std::logic_error("this backend has no draft layer");
+  }
   virtual void linear(const LinearArgs& args) = 0;
   virtual void mixer(const MixerArgs& args) = 0;
   virtual void combine(const CombineArgs& args) = 0;

@@ -45,7 +45,9 @@ struct QsaFrontArgs {
   QsaShape shape;
   RopeTable rope;
   QsaCache cache;
-  const void* q_gate = nullptr;         // [rows, Hq, 2 * D] activations: per head query then gate
+  /// [rows, Hq, 2 * D] activations: per head query then gate; nullptr (with q and index_q): the
+  /// rows leave keys, values and index keys only. Backends with Traits::drafts.
+  const void* q_gate = nullptr;
   const void* k = nullptr;              // [rows, Hkv, D] activations
   const void* v = nullptr;              // [rows, Hkv, D] activations
   const void* index_qk = nullptr;       // [rows, Hi + 1, Di] activations: queries then the key

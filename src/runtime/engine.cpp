@@ -52,6 +52,21 @@ Result<void> check_context(const Request& request, const LoadedModel& model) {
                .hint = "shorten the prompt, lower max_tokens, or load with a larger context"});
 }
 
+Result<void> check_draft(const Request& request, const LoadedModel& model) {
+  const int most = model.options().max_draft;
+  if (request.draft < kDraftAuto || request.draft > most)
+    return fail(invalid("draft depth out of range", "0 to " + std::to_string(most),
+                        std::to_string(request.draft),
+                        "max_draft is set when the model is loaded"));
+  if (request.draft <= 0 || model.has_draft()) return {};
+  return fail({.code = Errc::kUnsupported,
+               .what = "nothing to draft with",
+               .where = "request",
+               .expected = "draft 0",
+               .found = std::to_string(request.draft),
+               .hint = model.draft_note()});
+}
+
 Result<void> check_resume(const Request& request) {
   if (!request.resume_from) return {};
   const std::vector<int32_t>& known = request.resume_from->tokens();
@@ -81,6 +96,7 @@ Result<void> check_request(const Request& request, const LoadedModel& model) {
   if (request.stop_ids.size() > kMaxStopIds)
     return fail(invalid("too many stop ids", "at most " + std::to_string(kMaxStopIds),
                         std::to_string(request.stop_ids.size())));
+  if (auto status = check_draft(request, model); !status) return status;
   if (auto status = check_context(request, model); !status) return status;
   return check_resume(request);
 }

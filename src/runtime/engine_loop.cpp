@@ -3,27 +3,13 @@
 #include "runtime/engine_loop.h"
 
 #include <algorithm>
-#include <cmath>
-#include <exception>
-#include <new>
 #include <utility>
 
 #include "core/log.h"
-#include "core/logit_math.h"
 #include "core/parallel.h"
+#include "runtime/guarded.h"
 
 namespace tessera {
-namespace {
-
-constexpr int kScoreRows = 32;  // prompt rows whose logits are held at once
-
-double seconds_between(RunningRequest::Clock::time_point from,
-                       RunningRequest::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
-}  // namespace
-
 EngineLoop::EngineLoop(std::unique_ptr<LoadedModel> model)
     : model_(std::move(model)), thread_([this] { work(); }) {}
 
@@ -68,19 +54,6 @@ bool EngineLoop::wait_for_work() {
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [this] { return stop_ || !queue_.empty() || !running_.empty(); });
   return !stop_;
-}
-
-/// Runs `work` and turns an exception into an error: what the environment denies to one request
-/// must not end the others or the engine.
-template <class Work>
-auto EngineLoop::guarded(Work&& work) -> decltype(work()) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return fail({.code = Errc::kOutOfMemory, .what = "out of memory"});
-  } catch (const std::exception& exception) {
-    return fail({.code = Errc::kInternal, .what = "round failed", .found = exception.what()});
-  }
 }
 
 void EngineLoop::admit() {
@@ -129,11 +102,23 @@ Result<RunningRequest> EngineLoop::start(Queued& queued) {
   const auto prompt_tokens = static_cast<int>(request.prompt.size());
   const int room = model_->max_context() - prompt_tokens;
   const int64_t cached = store.length(*id);
+  const bool adaptive = request.draft == kDraftAuto;
+  int depth = adaptive ? model_->options().max_draft : request.draft;
+  // The first token is drawn from the prompt; one that is alone needs no draft layer, unless its
+  // state goes on.
+  if (!model_->has_draft() || (request.max_tokens == 1 && !request.keep_state)) depth = 0;
+  if (depth > 0 && cached > 0) {
+    const Result<bool> resumed = resume_drafting(*id, request.prompt);
+    if (!resumed) return fail(resumed.error());
+    if (!*resumed) depth = 0;
+  }
   return RunningRequest{
       .request = std::move(queued.request),
       .out = queued.out,
       .sequence = std::move(sequence),
       .sampler = std::move(*sampler),
+      .depth = depth,
+      .adaptive = adaptive,
       .position = cached,
       .max_new_tokens = request.max_tokens > 0 ? request.max_tokens : room,
       .usage = {.prompt_tokens = prompt_tokens, .cached_tokens = static_cast<int>(cached)}};
@@ -151,147 +136,6 @@ void EngineLoop::drop_cancelled() {
   });
 }
 
-void EngineLoop::run_round() {
-  std::vector<RunningView> views;
-  for (const RunningRequest& running : running_) views.push_back(running.view());
-  const Round round = plan_round(views, model_->options().prefill_chunk);
-  if (!round.decode.empty()) run_decode(round.decode);
-  if (!round.prefill) return;
-  RunningRequest& running = running_[round.prefill->index];
-  auto status = guarded([&] { return run_prefill(running, round.prefill->rows); });
-  if (!status) finish(running, FinishReason::kError, std::move(status.error()));
-}
-
-Result<void> EngineLoop::run_prefill(RunningRequest& running, int rows) {
-  const auto begin = static_cast<size_t>(running.position);
-  const SequenceRows work{
-      .sequence = running.sequence.id(),
-      .ids = std::span(running.request.prompt).subspan(begin, static_cast<size_t>(rows))};
-  const bool last_chunk = running.prompt_left() == rows;
-  std::vector<int32_t> logit_rows;
-  if (running.request.prompt_logprobs) {
-    for (int row = 0; row < rows; ++row) logit_rows.push_back(row);
-  } else if (last_chunk) {
-    logit_rows.push_back(rows - 1);
-  }
-  auto status = model_->run({&work, 1}, ops::Role::kPrefill, logit_rows);
-  if (!status) return status;
-  running.position += rows;
-
-  if (running.request.prompt_logprobs) {
-    status = score_prompt(running, begin, rows);
-    if (!status) return status;
-  }
-  Event progress;
-  progress.kind = Event::Kind::kPrefill;
-  progress.prefilled = static_cast<int>(running.position);
-  running.out->push(std::move(progress));
-  if (!last_chunk) return {};
-  running.first_token = RunningRequest::Clock::now();
-  running.usage.prefill_seconds = seconds_between(running.started, running.first_token);
-  RunningRequest* const row = &running;
-  sample({&row, 1}, static_cast<int>(logit_rows.size()) - 1);
-  return deliver(running, sampled_.front());
-}
-
-/// Log-probabilities of the prompt tokens that follow rows begin .. begin + rows - 1.
-Result<void> EngineLoop::score_prompt(RunningRequest& running, size_t begin, int rows) {
-  const auto vocab = static_cast<size_t>(model_->config().vocab_size);
-  const std::vector<int32_t>& prompt = running.request.prompt;
-  logits_.resize(vocab * kScoreRows);
-  for (int first = 0; first < rows; first += kScoreRows) {
-    const int count = std::min(kScoreRows, rows - first);
-    model_->logits(first, count, logits_.data());
-    for (int row = 0; row < count; ++row) {
-      const size_t next = begin + static_cast<size_t>(first + row) + 1;
-      if (next >= prompt.size()) return {};
-      const std::span<const float> line(logits_.data() + static_cast<size_t>(row) * vocab, vocab);
-      const double logprob = log_probability(line, prompt[next]);
-      if (!std::isfinite(logprob))
-        return fail({.code = Errc::kNumerics,
-                     .what = "numerical failure",
-                     .where = "log-probability of prompt token " + std::to_string(next),
-                     .expected = "a finite number",
-                     .found = std::to_string(logprob)});
-      running.prompt_logprobs.push_back(static_cast<float>(logprob));
-    }
-  }
-  return {};
-}
-
-/// Pages of the next row; a sequence that gets none fails alone.
-bool EngineLoop::reserve_row(RunningRequest& running) {
-  SequenceStore& store = model_->store();
-  const SequenceId id = running.sequence.id();
-  auto status = guarded([&] { return store.reserve(id, running.position + 1); });
-  if (status) status = guarded([&] { return store.prepare_write(id, running.position); });
-  if (!status) finish(running, FinishReason::kError, std::move(status.error()));
-  return !running.done;
-}
-
-void EngineLoop::run_decode(const std::vector<size_t>& indices) {
-  std::vector<SequenceRows> work;
-  std::vector<RunningRequest*> rows;
-  std::vector<int32_t> logit_rows;
-  for (const size_t index : indices) {
-    RunningRequest& running = running_[index];
-    if (!reserve_row(running)) continue;
-    work.push_back({.sequence = running.sequence.id(), .ids = {&running.pending, 1}});
-    logit_rows.push_back(static_cast<int32_t>(rows.size()));
-    rows.push_back(&running);
-  }
-  if (rows.empty()) return;
-  auto status = guarded([&]() -> Result<void> {
-    if (auto launched = model_->run(work, ops::Role::kDecode, logit_rows); !launched)
-      return launched;
-    for (RunningRequest* running : rows) running->position += 1;
-    sample(rows, 0);
-    return {};
-  });
-  for (size_t row = 0; row < rows.size(); ++row) {
-    RunningRequest& running = *rows[row];
-    Result<void> result = status;
-    if (result) result = guarded([&] { return deliver(running, sampled_[row]); });
-    if (!result) finish(running, FinishReason::kError, std::move(result.error()));
-  }
-}
-
-/// Draws the next token of every row, from entry `first_logits` of the last launch on.
-void EngineLoop::sample(std::span<RunningRequest* const> rows, int first_logits) {
-  sample_rows_.clear();
-  edits_.clear();
-  for (const RunningRequest* running : rows)
-    sample_rows_.push_back(running->sampler.row(running->position, edits_));
-  sampled_.assign(rows.size(), {});
-  model_->sample(first_logits, {.rows = sample_rows_, .edits = edits_, .results = sampled_});
-}
-
-Result<void> EngineLoop::deliver(RunningRequest& running, const ops::SampledToken& outcome) {
-  Result<Draw> draw = Sampler::draw(outcome, running.position);
-  if (!draw) return fail(std::move(draw.error()));
-  running.pending = draw->token;
-  running.sampler.accept(draw->token);
-  running.usage.completion_tokens += 1;
-  Event event;
-  event.kind = Event::Kind::kToken;
-  event.token = draw->token;
-  event.logprob = draw->logprob;
-  event.top = std::move(draw->top);
-  running.out->push(std::move(event));
-
-  const auto contains = [&](const std::vector<int32_t>& ids) {
-    return std::find(ids.begin(), ids.end(), running.pending) != ids.end();
-  };
-  const bool end_of_text =
-      !running.request.ignore_eos && contains(model_->defaults().eos_token_ids);
-  if (end_of_text || contains(running.request.stop_ids)) {
-    finish(running, FinishReason::kStop);
-  } else if (running.usage.completion_tokens >= running.max_new_tokens) {
-    finish(running, FinishReason::kLength);
-  }
-  return {};
-}
-
 /// The last event of a running request. A state that cannot be kept is left out, with a warning.
 void EngineLoop::finish(RunningRequest& running, FinishReason reason, std::optional<Error> error) {
   if (running.done) return;
@@ -306,8 +150,8 @@ void EngineLoop::finish(RunningRequest& running, FinishReason reason, std::optio
     log_message(LogLevel::kError, "request failed: " + error->message());
     event.error = std::move(error);
   } else if (running.request.keep_state) {
-    auto state = guarded(
-        [&]() -> Result<StateHandle> { return model_->store().snapshot(running.sequence.id()); });
+    auto state =
+        guarded([&]() -> Result<StateHandle> { return model_->snapshot(running.sequence.id()); });
     if (state) {
       event.state = std::move(*state);
     } else {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/draft_policy.h"
 #include "runtime/generation.h"
 #include "runtime/loaded_model.h"
 #include "runtime/running_request.h"
@@ -33,6 +34,21 @@ class EngineLoop {
     std::shared_ptr<Generation::Impl> out;
   };
 
+  /// The rows of a sequence in a launch and what became of them.
+  struct Turn {
+    RunningRequest* running = nullptr;
+    std::vector<int32_t> ids{};  // of a decode round: the pending token, then its drafts
+    int first_row = 0;           // in the launch
+    int kept = 0;                // rows that are text
+    int32_t next = -1;           // the token after them
+  };
+  /// A sequence whose next tokens are being drafted.
+  struct Chain {
+    RunningRequest* running = nullptr;
+    Sampler sampler;  // as if the drafts so far were text
+    int depth = 0;
+  };
+
   void work();
   bool wait_for_work();
   void admit();
@@ -40,13 +56,20 @@ class EngineLoop {
   void drop_cancelled();
   void run_round();
   Result<void> run_prefill(RunningRequest& running, int rows);
-  bool reserve_row(RunningRequest& running);
+  bool reserve_rows(RunningRequest& running);
   void run_decode(const std::vector<size_t>& indices);
   Result<void> score_prompt(RunningRequest& running, size_t begin, int rows);
-  void sample(std::span<RunningRequest* const> rows, int first_logits);
-  Result<void> deliver(RunningRequest& running, const ops::SampledToken& outcome);
-  template <class Work>
-  static auto guarded(Work&& work) -> decltype(work());
+  Result<void> launch_turns(std::span<const Turn> turns, bool verify);
+  void sample(std::span<const Turn> turns, int first_logits, bool last_only);
+  Result<void> take(Turn& turn, bool verify);
+  Result<void> deliver(RunningRequest& running, const ops::SampledToken& outcome, int64_t position);
+  Result<bool> resume_drafting(SequenceId id, std::span<const int32_t> prompt);
+  void propose(std::span<const Turn> turns, ops::Role role, bool live);
+  void choose_depths(std::span<const Turn* const> turns, int other_rows);
+  Result<void> catch_up(std::span<const Turn* const> turns, ops::Role role, bool live);
+  Result<void> draft(std::span<const Turn* const> turns);
+  void record_drafts(std::span<const Turn* const> turns, double seconds);
+  void draw_drafts(std::span<Chain> chains);
   static void refuse(const Queued& queued, FinishReason reason, std::optional<Error> error = {});
   void finish(RunningRequest& running, FinishReason reason, std::optional<Error> error = {});
   void end_all(const Error& error);
@@ -54,6 +77,7 @@ class EngineLoop {
 
   std::unique_ptr<LoadedModel> model_;
   std::vector<RunningRequest> running_{};
+  DraftPolicy policy_{};
   std::vector<float> logits_{};
   // Of the launch that is sampled.
   std::vector<ops::SampleRow> sample_rows_{};

@@ -2,6 +2,8 @@
 // Handing events over between the engine's thread and a client.
 #include "runtime/generation.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace tessera {
@@ -26,6 +28,22 @@ Event Generation::Impl::pop() {
   Event event = std::move(events.front());
   events.pop_front();
   return event;
+}
+
+void DraftUsage::count(int num_proposed, int num_accepted) {
+  ++rounds;
+  const auto places = std::max(proposed.size(), static_cast<size_t>(num_proposed));
+  proposed.resize(places);
+  accepted.resize(places);
+  for (int place = 0; place < num_proposed; ++place) {
+    ++proposed[static_cast<size_t>(place)];
+    accepted[static_cast<size_t>(place)] += place < num_accepted ? 1 : 0;
+  }
+}
+
+double DraftUsage::mean_length() const {
+  const int taken = std::accumulate(accepted.begin(), accepted.end(), 0);
+  return rounds == 0 ? 0.0 : 1.0 + static_cast<double>(taken) / rounds;
 }
 
 Generation::Generation() = default;

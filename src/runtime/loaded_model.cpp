@@ -58,6 +58,15 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
   return {};
 }
 
+/// Why nothing is drafted; empty when the draft layer runs.
+std::string why_no_draft(const EngineOptions& options, const ModelWeights& weights,
+                         const ops::Traits& traits) {
+  if (!weights.draft) return "the checkpoint has no mtp.* tensors";
+  if (!traits.drafts) return "this backend has no draft layer";
+  if (options.max_draft == 0) return "max_draft is 0";
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const EngineOptions& options) {
@@ -101,10 +110,14 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   const Result<DType> cache = cache_dtype(options.cache_type, *model->ops_);
   if (!cache) return fail(cache.error());
   const ops::Traits traits = model->ops_->traits();
-  Result<StateLayout> layout = StateLayout::make(config, {.cache = *cache,
-                                                          .index_key = traits.index_key,
-                                                          .activation = traits.activation,
-                                                          .max_draft = options.max_draft});
+  model->draft_note_ = why_no_draft(options, parts.weights, traits);
+  if (!model->draft_note_.empty()) parts.weights.draft.reset();
+  Result<StateLayout> layout =
+      StateLayout::make(config, {.cache = *cache,
+                                 .index_key = traits.index_key,
+                                 .activation = traits.activation,
+                                 .max_draft = options.max_draft,
+                                 .draft_layer = parts.weights.draft.has_value()});
   if (!layout) return fail(std::move(layout.error()));
   model->layout_ = std::make_unique<StateLayout>(std::move(*layout));
   try {
@@ -194,71 +207,6 @@ void LoadedModel::replace_ops(ops::Ops& ops) {
                                        store_->pool().base(), max_context_);
 }
 
-Result<void> LoadedModel::check_ids(std::span<const int32_t> ids) const {
-  const auto bad = std::find_if(
-      ids.begin(), ids.end(), [&](int32_t id) { return id < 0 || id >= parts_.config.vocab_size; });
-  if (bad == ids.end()) return {};
-  return fail({.code = Errc::kInvalidArgument,
-               .what = "token id outside the vocabulary",
-               .where = "index " + std::to_string(bad - ids.begin()),
-               .expected = "0 to " + std::to_string(parts_.config.vocab_size - 1),
-               .found = std::to_string(*bad)});
-}
-
-Result<void> LoadedModel::run(std::span<const SequenceRows> sequences, ops::Role role,
-                              std::span<const int32_t> logit_rows, Tap* tap) {
-  for (const SequenceRows& rows : sequences) {
-    if (auto status = check_ids(rows.ids); !status) return status;
-    const int64_t length = store_->length(rows.sequence);
-    const auto target = length + static_cast<int64_t>(rows.ids.size());
-    if (auto status = store_->reserve(rows.sequence, target); !status) return status;
-    if (auto status = store_->prepare_write(rows.sequence, length); !status) return status;
-  }
-  std::vector<ops::RowSpan> spans;
-  std::vector<int32_t> ids;
-  std::vector<int32_t> positions;
-  for (const SequenceRows& rows : sequences) {
-    spans.push_back(store_->span(rows.sequence, static_cast<int>(ids.size()),
-                                 static_cast<int>(rows.ids.size())));
-    ids.insert(ids.end(), rows.ids.begin(), rows.ids.end());
-    for (size_t row = 0; row < rows.ids.size(); ++row) {
-      // Text: all three axes advance together.
-      const auto position = static_cast<int32_t>(spans.back().position + static_cast<int64_t>(row));
-      positions.insert(positions.end(), {position, position, position});
-    }
-  }
-  model_->forward(
-      {.batch = {.spans = spans, .num_rows = static_cast<int>(ids.size()), .role = role},
-       .ids = ids,
-       .positions = positions,
-       .logit_rows = logit_rows,
-       .budget_blocks = budget_blocks_,
-       .tap = tap});
-  for (const SequenceRows& rows : sequences) store_->commit(rows.sequence, rows.ids);
-  return {};
-}
-
-Result<void> LoadedModel::prefill(SequenceId sequence, std::span<const int32_t> ids, Tap* tap) {
-  if (ids.empty())
-    return fail({.code = Errc::kInvalidArgument,
-                 .what = "empty prompt",
-                 .expected = "at least one token",
-                 .found = "none"});
-  size_t done = 0;
-  while (done < ids.size()) {
-    const int rows = prefill_rows(store_->length(sequence), static_cast<int64_t>(ids.size() - done),
-                                  options_.prefill_chunk);
-    const SequenceRows work{.sequence = sequence,
-                            .ids = ids.subspan(done, static_cast<size_t>(rows))};
-    done += static_cast<size_t>(rows);
-    const int32_t last_row = rows - 1;
-    const size_t wanted = done == ids.size() ? 1 : 0;
-    auto status = run({&work, 1}, ops::Role::kPrefill, {&last_row, wanted}, tap);
-    if (!status) return status;
-  }
-  return {};
-}
-
 StateIdentity LoadedModel::state_identity() const {
   constexpr uint64_t kMix = 0x9E3779B97F4A7C15U;
   uint64_t value = parts_.weights.fingerprint;
@@ -270,7 +218,10 @@ StateIdentity LoadedModel::state_identity() const {
 }
 
 ModelInfo LoadedModel::info() const {
-  return describe_model(options_, parts_, *layout_, *ops_, max_context_, budget_blocks_);
+  ModelInfo info = describe_model(options_, parts_, *layout_, *ops_, max_context_, budget_blocks_);
+  info.max_draft = has_draft() ? options_.max_draft : 0;
+  info.draft_note = draft_note_;
+  return info;
 }
 
 }  // namespace tessera

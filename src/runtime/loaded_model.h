@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/config.h"
@@ -23,6 +24,22 @@ namespace tessera {
 struct SequenceRows {
   SequenceId sequence{};
   std::span<const int32_t> ids{};
+};
+
+/// Rows of the draft layer of one sequence: wide rows of the tokens from `position` on, each with
+/// the id of the token after it.
+struct DraftRows {
+  SequenceId sequence{};
+  int64_t position = 0;
+  std::span<const int32_t> next_ids{};
+  int first_source = 0;  // the row of the source that the first one reads; the others follow it
+};
+
+struct DraftRun {
+  ops::Role role = ops::Role::kDecode;
+  DraftSource source = DraftSource::kTrunk;
+  bool cache_only = false;
+  Tap* tap = nullptr;
 };
 
 /// Parts that do not come from a folder: synthetic models, tests.
@@ -56,6 +73,33 @@ class LoadedModel {
   /// Draws the tokens of those entries, one for each of args.rows.
   void sample(int first, const ops::SampleArgs& args) { model_->sample(first, args); }
 
+  /// Whether there is a draft layer, with weights, state and a backend that runs it.
+  bool has_draft() const { return parts_.weights.draft.has_value(); }
+  /// Why there is none.
+  const std::string& draft_note() const { return draft_note_; }
+
+  /// As `run` in decode role, but nothing is committed: each sequence waits for `accept`, and the
+  /// DeltaNet matrices absorb the accepted rows in the next launch.
+  Result<void> verify(std::span<const SequenceRows> sequences, std::span<const int32_t> logit_rows);
+  /// The first `accepted` (at least 1) rows of the last verify launch are part of the sequence;
+  /// `first_row` is the first of `rows` in that launch.
+  void accept(const SequenceRows& rows, int first_row, int accepted);
+  /// Lets the DeltaNet matrices absorb what was accepted.
+  void settle(SequenceId sequence);
+  /// A snapshot of the settled state.
+  std::shared_ptr<const StateSnapshot> snapshot(SequenceId sequence);
+
+  /// Runs rows through the draft layer; they may lie beyond the committed length. Errors:
+  /// kOutOfMemory (pages), nothing written.
+  Result<void> draft(std::span<const DraftRows> sequences, const DraftRun& how);
+  void draft_logits(int first, int count, float* out) { model_->draft_logits(first, count, out); }
+  /// Draws a token from each row of the last `draft`.
+  void sample_drafts(const ops::SampleArgs& args) { model_->sample_drafts(args); }
+  /// Rows of the draft layer that the state holds, counted from the start: the last one was made
+  /// with the token that was expected to follow. Part of the state, so a snapshot keeps it.
+  int64_t draft_rows(SequenceId sequence) const;
+  void set_draft_rows(SequenceId sequence, int64_t rows);
+
   /// Routes all ops through another backend (measuring), for as long as it lives.
   void replace_ops(ops::Ops& ops);
 
@@ -78,6 +122,10 @@ class LoadedModel {
   Result<void> make_store();
   Result<void> warm_up();
   Result<void> check_ids(std::span<const int32_t> ids) const;
+  Result<void> prepare_rows(SequenceId sequence, int64_t first, int64_t end);
+  Result<void> launch(std::span<const SequenceRows> sequences, ops::Role role,
+                      std::span<const int32_t> logit_rows, bool verify, Tap* tap);
+  void set_pending(SequenceId sequence, int rows);
 
   EngineOptions options_{};
   std::unique_ptr<ops::Ops> ops_{};  // first: its memory holds the rest
@@ -85,6 +133,7 @@ class LoadedModel {
   std::unique_ptr<StateLayout> layout_{};
   std::unique_ptr<SequenceStore> store_{};
   std::unique_ptr<TextModel> model_{};
+  std::string draft_note_{};
   int budget_blocks_ = 0;
   int max_context_ = 0;
 };

@@ -60,6 +60,7 @@ void SequenceStore::destroy(SequenceId id) {
   Sequence& sequence = at(id);
   sequence.pages.clear();
   sequence.tokens = {};
+  sequence.pending_rows = 0;
   sequence.live = false;
   --num_live_;
 }
@@ -115,8 +116,12 @@ bool SequenceStore::owns_pages(const Sequence& sequence, int64_t begin, int64_t 
 }
 
 ops::RowSpan SequenceStore::span(SequenceId id, int row_begin, int num_rows) const {
+  return span_at(id, length(id), row_begin, num_rows);
+}
+
+ops::RowSpan SequenceStore::span_at(SequenceId id, int64_t position, int row_begin,
+                                    int num_rows) const {
   const Sequence& sequence = at(id);
-  const int64_t position = length(id);
   assert(pages_for(position + num_rows) <= sequence.pages.size());
   assert(num_rows == 0 || owns_pages(sequence, position, position + num_rows));
   return {.row_begin = row_begin,
@@ -140,11 +145,13 @@ Result<SequenceId> SequenceStore::adopt(std::vector<int32_t> tokens, const std::
 
 Result<SequenceId> SequenceStore::fork(SequenceId id) {
   const Sequence& source = at(id);
+  assert(source.pending_rows == 0);
   return adopt(source.tokens, source.slot.data(), source.pages.share(committed_pages(source)));
 }
 
 std::shared_ptr<const StateSnapshot> SequenceStore::snapshot(SequenceId id) const {
   const Sequence& source = at(id);
+  assert(source.pending_rows == 0);
   MemoryBlock slot(memory(), layout_.slot_bytes());
   copy_regions(memory(), layout_, Storage::kSlot, source.slot.data(), slot.data());
   return std::make_shared<const StateSnapshot>(source.tokens, std::move(slot),

@@ -39,9 +39,16 @@ class SequenceStore {
   /// The next rows of the sequence. `pages` stays valid until the next call for this sequence that
   /// is not const.
   ops::RowSpan span(SequenceId id, int row_begin, int num_rows) const;
+  /// Rows at another place of the sequence, written before (the draft layer's); pages as above.
+  ops::RowSpan span_at(SequenceId id, int64_t position, int row_begin, int num_rows) const;
   int64_t length(SequenceId id) const { return static_cast<int64_t>(tokens(id).size()); }
   const std::vector<int32_t>& tokens(SequenceId id) const { return at(id).tokens; }
   std::byte* slot(SequenceId id) const { return at(id).slot.data(); }
+
+  /// Accepted rows that the DeltaNet matrices have still to absorb (StatePart::kPendingGdn). A
+  /// sequence with such rows cannot be forked or frozen.
+  int pending_rows(SequenceId id) const { return at(id).pending_rows; }
+  void set_pending_rows(SequenceId id, int rows) { at(id).pending_rows = rows; }
 
   /// A second sequence in the same state. kOutOfMemory: no free slot.
   Result<SequenceId> fork(SequenceId id);
@@ -62,6 +69,7 @@ class SequenceStore {
     PageList pages;
     MemoryBlock table{};  // the page ids, where the ops read them
     std::vector<int32_t> tokens{};
+    int pending_rows = 0;
   };
 
   const Sequence& at(SequenceId id) const;

@@ -203,6 +203,8 @@ TEST_F(OptionsTest, WrongUseEndsWithTwo) {
                                                                  {"info", ""},
                                                                  {"run", "--seed", "-1"},
                                                                  {"run", "--seed", ""},
+                                                                 {"run", "--draft", "-1"},
+                                                                 {"run", "--draft", "many"},
                                                                  {"bench", "--contexts", "0"}}) {
     const auto command = parse(words);
     ASSERT_FALSE(command.has_value()) << (words.empty() ? "no words" : words.back());

@@ -135,6 +135,17 @@ TEST(ProgramTest, StatsGoToStandardError) {
   EXPECT_THAT(outcome.err, HasSubstr("tokens/s"));
 }
 
+TEST(ProgramTest, DraftsAreCountedAndChangeNothing) {
+  const Outcome outcome = run_program(greedy({"--draft", "2", "--stats"}));
+  EXPECT_EQ(outcome.out, std::string(kAnswer) + "\n");
+  EXPECT_THAT(outcome.err, HasSubstr("accepted by place"));
+  const auto drafted = run_json(greedy({"--draft", "2"}));
+  EXPECT_EQ(drafted.at("usage").at("drafts").at("proposed").as_array().size(), 2U);
+  const auto plain = run_json(greedy({"--draft", "0"}));
+  EXPECT_FALSE(plain.at("usage").as_object().contains("drafts"));
+  EXPECT_EQ(drafted.at("ids"), plain.at("ids"));
+}
+
 TEST(ProgramTest, FailuresAreOneMessageAndStatusOne) {
   const struct {
     std::vector<std::string> words;
@@ -148,6 +159,7 @@ TEST(ProgramTest, FailuresAreOneMessageAndStatusOne) {
       {greedy({"--device", "abacus"}), "abacus"},
       {greedy({"--ctx", "4"}), "4"},
       {greedy({"--top-p", "2"}), "top_p"},
+      {greedy({"--draft", "99"}), "draft"},
       {greedy({"--stop", ""}), "stop"},
       {greedy({"--logit-bias", "999999=1"}), "999999"},
       {greedy({"--load-state", "no.state"}), "no.state"},
@@ -237,6 +249,7 @@ TEST(ProgramTest, InfoCountsTheWeights) {
   const auto info = run_json({"info", kTiny});
   EXPECT_EQ(info.at("vocab_size").as_int64(), 8192);
   EXPECT_EQ(info.at("layer_kinds").as_array().size(), 8U);
+  EXPECT_GT(info.at("max_draft").as_int64(), 0);
   uint64_t bytes = 0;
   for (const auto& part : info.at("weights").as_array())
     bytes += part.at("bytes").to_number<uint64_t>();

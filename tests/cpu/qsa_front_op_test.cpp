@@ -43,7 +43,8 @@ class FrontCase {
     }
   }
 
-  void run(ops::Ops& backend, const Schedule& schedule, ops::Role role) {
+  void run(ops::Ops& backend, const Schedule& schedule, ops::Role role, bool queries = true) {
+    queries_ = queries;
     world_ = std::make_unique<QsaWorld>(shape_, dtype_,
                                         std::vector<int64_t>(lengths_.begin(), lengths_.end()), 51);
     q_.assign(lengths_.size(), {});
@@ -54,6 +55,7 @@ class FrontCase {
   /// Everything written, in one row of floats per sequence, for bit comparisons.
   std::vector<float> outputs(size_t sequence) const;
   void expect_definition(size_t sequence);
+  void expect_cache(size_t sequence);
   void expect_rings(size_t sequence) const;
   void expect_rest_is_poison() const { EXPECT_TRUE(world_->rest_is_poison()); }
   const std::vector<int>& lengths() const { return lengths_; }
@@ -81,7 +83,6 @@ class FrontCase {
     return tolerance(dim, roundings) + (dtype_ == DType::kBF16 ? 0x1p-8 : 0);
   }
   void expect_queries(size_t sequence) const;
-  void expect_cache(size_t sequence);
 
   const OpTest& test_;
   ops::QsaShape shape_;
@@ -95,6 +96,7 @@ class FrontCase {
   std::vector<std::vector<int32_t>> positions_{};
   std::unique_ptr<QsaWorld> world_{};
   std::vector<Rows> q_{}, index_q_{};
+  bool queries_ = true;
 };
 
 void FrontCase::run_launch(ops::Ops& backend, const Launch& launch, ops::Role role) {
@@ -107,7 +109,7 @@ void FrontCase::run_launch(ops::Ops& backend, const Launch& launch, ops::Role ro
   backend.qsa_front({.shape = shape_,
                      .rope = rope_.view(),
                      .cache = world_->cache(),
-                     .q_gate = q_gate.data(),
+                     .q_gate = queries_ ? q_gate.data() : nullptr,
                      .k = k.data(),
                      .v = v.data(),
                      .index_qk = index.data(),
@@ -118,8 +120,8 @@ void FrontCase::run_launch(ops::Ops& backend, const Launch& launch, ops::Role ro
                      .index_k_norm = index_k_norm_.data(),
                      .eps = kEps,
                      .batch = batch.view(),
-                     .q = q.data(),
-                     .index_q = index_q.data()});
+                     .q = queries_ ? q.data() : nullptr,
+                     .index_q = queries_ ? index_q.data() : nullptr});
   EXPECT_TRUE(q.guards_intact());
   EXPECT_TRUE(index_q.guards_intact());
   batch.scatter(q.all(), heads_ * dim_, q_);
@@ -236,6 +238,23 @@ TEST_P(QsaFrontOpTest, MatchesTheDefinitionForAnySplit) {
           data.expect_rest_is_poison();
         }
       }
+}
+
+/// Rows of the draft layer that nobody asks anything.
+TEST_P(QsaFrontOpTest, RowsWithoutQueriesLeaveTheSameCache) {
+  if (!ops_->traits().drafts) GTEST_SKIP() << "no draft layer here";
+  for (const DType dtype : kCacheTypes)
+    for (const ops::Role role : kRoles) {
+      FrontCase data(*this, kOddQsa, dtype, {1, 3, 130, 0, 66}, 54);
+      for (const int chunk : {1, 3, 64}) {
+        data.run(*ops_, in_chunks(data.lengths(), chunk), role, false);
+        for (size_t sequence = 0; sequence < data.lengths().size(); ++sequence) {
+          ASSERT_NO_FATAL_FAILURE(data.expect_cache(sequence)) << chunk;
+          ASSERT_NO_FATAL_FAILURE(data.expect_rings(sequence)) << chunk;
+        }
+        data.expect_rest_is_poison();
+      }
+    }
 }
 
 TEST_P(QsaFrontOpTest, MatchesTheDefinitionAtTheReleasedHeadSize) {

@@ -37,6 +37,7 @@ class StagedOps final : public ops::Ops {
   }
 
   void embed(const ops::EmbedArgs& host) override;
+  void draft_input(const ops::DraftInputArgs& host) override;
   void linear(const ops::LinearArgs& host) override;
   void mixer(const ops::MixerArgs& host) override;
   void combine(const ops::CombineArgs& host) override;
@@ -76,6 +77,27 @@ void StagedOps::embed(const ops::EmbedArgs& host) {
   args.wide = staging.activations_out(host.wide,
                                       product({host.rows, host.branches, host.table.in_features}));
   device_->embed(args);
+  staging.finish();
+}
+
+/// The rows of `wide` go over one by one: the last that any row reads says how many there are.
+void StagedOps::draft_input(const ops::DraftInputArgs& host) {
+  Staging staging = stage();
+  ops::DraftInputArgs args = host;
+  const int hidden = host.table.in_features;
+  const size_t wide = product({host.branches, hidden});
+  const int source =
+      host.rows == 0 ? 0 : 1 + *std::max_element(host.wide_rows, host.wide_rows + host.rows);
+  args.ids = staging.in(host.ids, product({host.rows}));
+  args.table = staging.weight(host.table);
+  args.wide = staging.activations_in(host.wide, product({source}) * wide);
+  args.wide_rows = staging.in(host.wide_rows, product({host.rows}));
+  args.norm_embedding = staging.in(host.norm_embedding, product({hidden}));
+  args.norm_hidden = staging.in(host.norm_hidden, wide);
+  args.embedded = staging.activations_out(host.embedded, product({host.rows, hidden}));
+  args.normed = staging.activations_out(host.normed, product({host.rows}) * wide);
+  args.inject = staging.out(host.inject, product({host.rows, host.branches}));
+  device_->draft_input(args);
   staging.finish();
 }
 

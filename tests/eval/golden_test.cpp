@@ -52,7 +52,8 @@ class GoldenTest : public testing::TestWithParam<Variant> {
     for (const char* name :
          {"text.logits", "text.layer", "text.attn_in", "text.attn_inject", "text.attn_out",
           "text.mlp_out", "text.router_logits", "text.ple", "text.final_hidden",
-          "text.experts (sets)", "text.selected (sets)", "ngram_ids", "greedy.output"})
+          "text.experts (sets)", "text.selected (sets)", "ngram_ids", "greedy.output", "mtp.hidden",
+          "mtp.logits", "mtp.chain", "mtp.chain_last_logits"})
       EXPECT_NE(find_row(*report, name), nullptr) << name;
     EXPECT_TRUE(find_row(*report, "text.selected (sets)")->judged);
     if (GetParam().ops != OpsKind::kReference) return;
@@ -82,7 +83,8 @@ TEST_P(TrainedModelTest, TextsEqualTheReference) {
   Result<VerifyReport> report = verify_reference(options, reference);
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_TRUE(report->passed()) << describe(*report);
-  for (const char* row : {"prompt ids", "greedy ids", "answers (sums, tools)", "retrieval"})
+  for (const char* row :
+       {"prompt ids", "greedy ids", "answers (sums, tools)", "retrieval", "first drafts"})
     EXPECT_NE(find_row(*report, row), nullptr) << row;
 }
 

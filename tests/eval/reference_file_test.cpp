@@ -81,6 +81,17 @@ TEST(ReferenceFile, RefusesMarginsThatDoNotFitTheOutput) {
     EXPECT_THAT(refusal(greedy(start + margin)), HasSubstr("greedy.a.margin")) << margin;
 }
 
+TEST(ReferenceFile, FirstDraftsAreOneFlagForEachTokenButTheLast) {
+  const auto with = [](const std::string& flags) {
+    return greedy(R"("prompt_ids":[1],"output_ids":[3,4,5],"mtp_first_draft_accepted":)" + flags);
+  };
+  const auto file = parse_reference_file(with("[1,0]"), "r.json");
+  ASSERT_TRUE(file) << file.error().message();
+  EXPECT_THAT(file->cases.at(0).first_drafts, ElementsAre(true, false));
+  for (const char* flags : {"[1]", "[1,0,1]", "[1,2]", "[1,true]", "1"})
+    EXPECT_THAT(refusal(with(flags)), HasSubstr("greedy.a.mtp_first_draft_accepted")) << flags;
+}
+
 TEST(ReferenceFile, RefusesEmptyPrompts) {
   EXPECT_THAT(refusal(greedy(R"("prompt_ids":[],"output_ids":[3])")), HasSubstr("a.prompt_ids"));
   EXPECT_THAT(refusal(greedy(R"("output_ids":[3])")), HasSubstr("a.prompt"));

@@ -14,6 +14,11 @@ class RoundingOps final : public ForwardingOps {
     inner_.embed(args);
     round(args.wide, args.rows, args.branches * args.table.in_features);
   }
+  void draft_input(const ops::DraftInputArgs& args) override {
+    inner_.draft_input(args);
+    round(args.embedded, args.rows, args.table.in_features);
+    round(args.normed, args.rows, args.branches * args.table.in_features);
+  }
   void linear(const ops::LinearArgs& args) override {
     inner_.linear(args);
     for (const ops::LinearPart& part : args.parts)

@@ -218,8 +218,44 @@ TEST(Weights, UnusedTensorsAreNamedByGroup) {
   EXPECT_THAT(weights->ignored,
               ElementsAre("model.visual.* (" + std::to_string(visual) +
                               "): vision tower, not used for text",
-                          HasSubstr("mtp.* (31): "), HasSubstr("rotary_emb.* (1): "),
-                          HasSubstr("token_lookup* (1): "), HasSubstr("hashstats_* (1): ")));
+                          HasSubstr("rotary_emb.* (1): "), HasSubstr("token_lookup* (1): "),
+                          HasSubstr("hashstats_* (1): ")));
+}
+
+TEST(Weights, TheDraftLayerIsBoundInEveryLayout) {
+  for (const test::ModelImage& image : {test::nano_image(), test::nano_fp8()}) {
+    const auto weights = test::bind_image(image);
+    ASSERT_TRUE(weights) << weights.error().message();
+    ASSERT_TRUE(weights->draft.has_value());
+    const DraftWeights& draft = *weights->draft;
+    EXPECT_EQ(draft.layer.kind, LayerKind::kQsa);
+    EXPECT_EQ(draft.layer.moe.experts.size(), 16U);
+    EXPECT_TRUE(draft.layer.moe.experts.back().down);
+    EXPECT_TRUE(draft.embedding && draft.hidden && draft.final_mixer.up);
+    EXPECT_FALSE(draft.final_mixer.inject);
+    EXPECT_NE(draft.norm_hidden, nullptr);
+  }
+}
+
+TEST(Weights, ACheckpointWithoutADraftLayerIsWhole) {
+  test::ModelImage image = test::nano_image();
+  std::erase_if(image.tensors, [](const auto& entry) { return entry.first.starts_with("mtp."); });
+  const auto weights = test::bind_image(image);
+  ASSERT_TRUE(weights) << weights.error().message();
+  EXPECT_FALSE(weights->draft.has_value());
+}
+
+TEST(Weights, HalfADraftLayerIsRefused) {
+  test::ModelImage missing = test::nano_image();
+  missing.tensors.erase("mtp.fc_hidden.weight");
+  const auto without = test::bind_image(missing);
+  ASSERT_FALSE(without);
+  EXPECT_THAT(without.error().message(), HasSubstr("mtp.fc_hidden.weight"));
+  test::ModelImage surplus = test::nano_image();
+  surplus.tensors["mtp.layers.1.mlp.gate.weight"] = surplus.at("mtp.layers.0.mlp.gate.weight");
+  const auto with = test::bind_image(surplus);
+  ASSERT_FALSE(with);
+  EXPECT_THAT(with.error().message(), HasSubstr("mtp.layers.1.mlp.gate.weight"));
 }
 
 TEST(Weights, SizesCountEveryTextTensorOnce) {
@@ -228,7 +264,7 @@ TEST(Weights, SizesCountEveryTextTensorOnce) {
   ASSERT_TRUE(weights);
   uint64_t expected = 0;
   for (const auto& [name, tensor] : image.tensors) {
-    if (!name.starts_with("model.visual.") && !name.starts_with("mtp.")) {
+    if (!name.starts_with("model.visual.")) {
       expected += tensor.bytes.size();
     }
   }
@@ -239,9 +275,9 @@ TEST(Weights, SizesCountEveryTextTensorOnce) {
     names.push_back(entry.name);
   }
   EXPECT_EQ(bytes, expected);
-  EXPECT_THAT(names,
-              ElementsAre("embedding", "lm_head", "gated residual", "gdn", "qsa", "indexer",
-                          "router", "routed experts", "shared expert", "ple", "n-gram table"));
+  EXPECT_THAT(names, ElementsAre("embedding", "lm_head", "gated residual", "gdn", "qsa", "indexer",
+                                 "router", "routed experts", "shared expert", "ple", "n-gram table",
+                                 "draft layer"));
   EXPECT_EQ(weights->sizes.front().parameters, 512U * 64U);
 }
 
@@ -253,9 +289,12 @@ TEST(Weights, FingerprintFollowsConfigNamesAndBytes) {
   reworded.config += "\n";
   EXPECT_NE(test::bind_image(reworded)->fingerprint, original);
   test::ModelImage renamed = image;
-  renamed.tensors["mtp.fc_hiddem.weight"] = renamed.at("mtp.fc_hidden.weight");  // same place
-  renamed.tensors.erase("mtp.fc_hidden.weight");
-  EXPECT_NE(test::bind_image(renamed)->fingerprint, original);
+  const std::string buffer = std::string(kPrefix) + "layers.3.self_attn.rotary_emb.";
+  renamed.tensors[buffer + "inv_freq"] = image.at("lm_head.weight");
+  const uint64_t first_name = test::bind_image(renamed)->fingerprint;
+  renamed.tensors.erase(buffer + "inv_freq");
+  renamed.tensors[buffer + "inv_freu"] = image.at("lm_head.weight");  // same place
+  EXPECT_NE(test::bind_image(renamed)->fingerprint, first_name);
   for (const char* name : {"lm_head.weight", "mtp.fc_hidden.weight"}) {
     for (const bool at_end : {false, true}) {
       test::ModelImage changed = image;

@@ -9,6 +9,7 @@
 namespace tessera::cpu {
 
 void fast_embed(const ops::EmbedArgs& args);
+void fast_draft_input(const ops::DraftInputArgs& args);
 void fast_linear(const ops::LinearArgs& args, Arena& scratch);
 void fast_mixer(const ops::MixerArgs& args, Arena& scratch);
 void fast_combine(const ops::CombineArgs& args);

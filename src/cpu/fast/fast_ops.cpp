@@ -14,11 +14,14 @@ class FastOps final : public ops::Ops {
  public:
   std::string_view name() const override { return "cpu fast"; }
 
+  ops::Traits traits() const override { return {.drafts = true}; }
+
   std::vector<ops::KernelNote> kernels() const override {
     const std::string level = simd_level();
     const std::string why = "best level this processor supports";
     return {
         {"embed", "rows copied and widened", "memory bound"},
+        {"draft_input", "row-wise, " + level, why},
         {"linear",
          "decode: multi-row dot products; prefill: packed register-tile product, " + level, why},
         {"mixer", "row-blocked, two products, " + level, why},
@@ -40,6 +43,7 @@ class FastOps final : public ops::Ops {
   }
 
   void embed(const ops::EmbedArgs& args) override { fast_embed(args); }
+  void draft_input(const ops::DraftInputArgs& args) override { fast_draft_input(args); }
   void linear(const ops::LinearArgs& args) override { fast_linear(args, fresh()); }
   void mixer(const ops::MixerArgs& args) override { fast_mixer(args, fresh()); }
   void combine(const ops::CombineArgs& args) override { fast_combine(args); }

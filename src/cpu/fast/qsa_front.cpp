@@ -131,7 +131,7 @@ void fast_qsa_front(const ops::QsaFrontArgs& args, Arena& scratch) {
     const int64_t launch_row = span.row_begin + row;
     const int64_t token = span.position + row;
     set_angles(args, args.positions + launch_row * kAxes, work);
-    write_queries(args, launch_row, work);
+    if (args.q_gate != nullptr) write_queries(args, launch_row, work);
     write_keys_values(args, span, launch_row, token, work);
     if ((token + 1) % shape.block == 0) write_index_key(args, span, token, work);
   });

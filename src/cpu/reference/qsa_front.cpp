@@ -101,7 +101,7 @@ void run_span(const ops::QsaFrontArgs& args, const ops::RowSpan& span) {
                                    kAxes, kAxes);
   for (int row = 0; row < span.num_rows; ++row) {
     const int64_t token = span.position + row;
-    write_queries(args, first_row + static_cast<size_t>(row));
+    if (args.q_gate != nullptr) write_queries(args, first_row + static_cast<size_t>(row));
     write_keys_values(args, span, first_row + static_cast<size_t>(row), token);
     if ((token + 1) % args.shape.block == 0) write_index_key(args, span, raw, positions, token);
   }

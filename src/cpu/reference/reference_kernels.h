@@ -8,6 +8,7 @@
 namespace tessera::cpu::reference {
 
 void embed(const ops::EmbedArgs& args);
+void draft_input(const ops::DraftInputArgs& args);
 void linear(const ops::LinearArgs& args);
 void mixer(const ops::MixerArgs& args);
 void combine(const ops::CombineArgs& args);

@@ -12,16 +12,19 @@ class ReferenceOps final : public ops::Ops {
  public:
   std::string_view name() const override { return "cpu reference"; }
 
+  ops::Traits traits() const override { return {.drafts = true}; }
+
   std::vector<ops::KernelNote> kernels() const override {
     std::vector<ops::KernelNote> notes;
-    for (const char* op :
-         {"embed", "linear", "mixer", "combine", "gdn", "ngram_ids", "ngram_gather", "ple_mix",
-          "qsa_front", "qsa_select", "qsa_attend", "router", "experts", "finish", "sample"})
+    for (const char* op : {"embed", "draft_input", "linear", "mixer", "combine", "gdn", "ngram_ids",
+                           "ngram_gather", "ple_mix", "qsa_front", "qsa_select", "qsa_attend",
+                           "router", "experts", "finish", "sample"})
       notes.push_back({op, "plain loops, double accumulation", "the oracle was asked for"});
     return notes;
   }
 
   void embed(const ops::EmbedArgs& args) override { reference::embed(args); }
+  void draft_input(const ops::DraftInputArgs& args) override { reference::draft_input(args); }
   void linear(const ops::LinearArgs& args) override { reference::linear(args); }
   void mixer(const ops::MixerArgs& args) override { reference::mixer(args); }
   void combine(const ops::CombineArgs& args) override { reference::combine(args); }

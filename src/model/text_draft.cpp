@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The draft layer (MTP) over the trunk's blocks, and what a verify launch leaves to be applied.
+#include <array>
+#include <cassert>
+
+#include "model/text_model.h"
+
+namespace tessera {
+
+void TextModel::apply_pending(const ops::RowBatch& batch) {
+  assert(batch.num_rows == 0 && layout_.pending_rows() > 0);
+  ops_.begin({.batch = batch});
+  for (int layer = 0; layer < config_.num_layers(); ++layer) {
+    if (config_.layers[static_cast<size_t>(layer)] != LayerKind::kGdn) continue;
+    ops::GdnArgs args = gdn_constants(layer);
+    args.batch = batch;
+    args.verify = true;
+    ops_.gdn(args);
+  }
+}
+
+void TextModel::keep_wide_row(int row, std::byte* slot) {
+  const size_t bytes = static_cast<size_t>(config_.wide()) * dtype_bytes(traits_.activation);
+  ops_.memory().copy(slot + layout_.offset(StatePart::kWideResidual, 0),
+                     static_cast<const std::byte*>(trunk_.wide) + static_cast<size_t>(row) * bytes,
+                     bytes);
+}
+
+/// The branches stay where they are from one launch to the next: a chain reads the last ones.
+void TextModel::reserve_draft(const DraftLaunch& launch) {
+  const int rows = launch.batch.num_rows;
+  const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(config_.wide()) *
+                       dtype_bytes(traits_.activation);
+  if (bytes > draft_wide_.bytes()) {
+    assert(launch.source != DraftSource::kDraft);
+    draft_wide_ = MemoryBlock(ops_.memory(), bytes);
+  }
+  pass_ = &draft_;
+  pass_->arena.reset();
+  block_arena_.reset();
+  pass_->wide = draft_wide_.data();
+  reserve_buffers(launch.batch.role, rows, launch.cache_only ? 0 : rows);
+}
+
+/// The op has read its rows before the first product writes new branches, so that a source may be
+/// where the branches will be.
+const void* TextModel::draft_source(const DraftLaunch& launch) {
+  if (launch.source == DraftSource::kTrunk) return trunk_.wide;
+  if (launch.source == DraftSource::kDraft) return draft_.wide;
+  const size_t bytes = static_cast<size_t>(config_.wide()) * dtype_bytes(traits_.activation);
+  auto* row = static_cast<std::byte*>(draft_.wide);
+  for (const ops::RowSpan& span : launch.batch.spans) {
+    assert(span.num_rows == 1);
+    ops_.memory().copy(row, span.slot + layout_.offset(StatePart::kWideResidual, 0), bytes);
+    row += bytes;
+  }
+  return draft_.wide;
+}
+
+void TextModel::draft(const DraftLaunch& launch) {
+  assert(weights_.draft.has_value());
+  reserve_draft(launch);
+  if (launch.batch.num_rows == 0) return;
+  const void* source = draft_source(launch);
+  pass_->inputs = ops_.begin({.batch = launch.batch,
+                              .ids = launch.ids,
+                              .positions = launch.positions,
+                              .source_rows = launch.source_rows});
+  const Launch rows{.batch = launch.batch,
+                    .ids = launch.ids,
+                    .positions = launch.positions,
+                    .budget_blocks = launch.budget_blocks,
+                    .tap = launch.tap};
+  if (pass_->role == ops::Role::kPrefill || launch.tap != nullptr)
+    return run_draft(rows, source, launch.cache_only);
+  const ops::StepKey key{
+      .kind = launch.cache_only ? ops::StepKind::kDraftCache : ops::StepKind::kDraft,
+      .num_spans = static_cast<int>(launch.batch.spans.size()),
+      .num_rows = launch.batch.num_rows,
+      .num_logit_rows = launch.cache_only ? 0 : launch.batch.num_rows,
+      .buffers = pass_->mixed,
+      .temporaries = block_arena_.base(),
+      .source = source};
+  ops_.repeat(key, [&] { run_draft(rows, source, launch.cache_only); });
+}
+
+void TextModel::run_draft(const Launch& launch, const void* source, bool cache_only) {
+  const DraftWeights& weights = *weights_.draft;
+  const int layer = config_.num_layers();
+  const int rows = launch.batch.num_rows;
+  const auto row_count = static_cast<size_t>(rows);
+  block_arena_.reset();
+  auto* embedded = take(block_arena_, row_count * static_cast<size_t>(config_.hidden));
+  auto* normed = take(block_arena_, row_count * static_cast<size_t>(config_.wide()));
+  ops_.draft_input({.ids = pass_->inputs.ids,
+                    .table = weights_.embed,
+                    .wide = source,
+                    .wide_rows = pass_->inputs.source_rows,
+                    .norm_embedding = weights.norm_embedding,
+                    .norm_hidden = weights.norm_hidden,
+                    .eps = config_.eps,
+                    .rows = rows,
+                    .branches = config_.branches,
+                    .embedded = embedded,
+                    .normed = normed,
+                    .inject = pass_->inject});
+  const ops::LinearPart token{weights.embedding, pass_->out};
+  ops_.linear({.x = embedded, .parts = {&token, 1}, .rows = rows, .role = pass_->role});
+  // Every branch is a row of the same product.
+  const ops::LinearPart branches{weights.hidden, pass_->wide};
+  ops_.linear(
+      {.x = normed, .parts = {&branches, 1}, .rows = rows * config_.branches, .role = pass_->role});
+  ops_.combine(combine_into(weights.layer.attn_mixer.norm, rows));
+  pass_->normed_is_current = traits_.combine_norms;
+
+  mix(weights.layer.attn_mixer, launch);
+  run_qsa(layer, weights.layer.qsa, launch, cache_only);
+  if (cache_only) return;
+  ops_.combine(combine_into(weights.layer.mlp_mixer.norm, rows));
+  pass_->normed_is_current = traits_.combine_norms;
+  mix(weights.layer.mlp_mixer, launch);
+  run_moe(layer, weights.layer.moe, nullptr, launch);
+  tap_activations(launch, "layer", layer, pass_->wide, config_.wide());
+  mix_final(weights.final_mixer, pass_->wide, rows);
+  if (pass_->logits != nullptr) head(0, rows, pass_->logits);
+}
+
+void TextModel::draft_logits(int first, int count, float* out) {
+  pass_ = &draft_;
+  read_logits(first, count, out);
+}
+
+void TextModel::sample_drafts(ops::SampleArgs args) {
+  pass_ = &draft_;
+  sample_rows(0, args);
+}
+
+}  // namespace tessera
