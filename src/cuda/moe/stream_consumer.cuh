@@ -121,6 +121,7 @@ class StreamConsumer {
       }
       if (own > 0) {
         const int row = lane_id() / 4, pair = lane_id() % 4 * 2;
+        // Divided anew: a counter beside `first` is the register that makes the loop spill.
         TileSums& sums = sums_[buffer_][warp_id()][first / split.teams()];
         *reinterpret_cast<float2*>(&sums[row][pair]) = {sum[0], sum[1]};
         *reinterpret_cast<float2*>(&sums[row + Geometry::kHalfRows][pair]) = {sum[2], sum[3]};

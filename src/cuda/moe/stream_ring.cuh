@@ -5,7 +5,6 @@
 #pragma once
 
 #include "cuda/device/copy_arrive.cuh"
-#include "cuda/device/pdl.cuh"
 #include "cuda/device/ring_cursor.cuh"
 #include "cuda/device/tensor_copy.cuh"
 #include "cuda/moe/stream_work.cuh"
