@@ -262,6 +262,7 @@ CLI::App* declare_bench(CLI::App& app, BenchArgs& args) {
   bench
       ->add_option("--layers", args.bench.synthetic_layers,
                    "Synthetic layers of the whole geometry with 512 experts, 0 for a small cut")
+      ->needs("--synthetic")
       ->check(whole_number_from(0));
   bench->add_option("--contexts", args.bench.contexts, "Context lengths, as 128,512,2048")
       ->delimiter(',')

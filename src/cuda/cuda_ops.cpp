@@ -82,7 +82,7 @@ std::string why_unusable(int device) {
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
     return "its compute capability cannot be read";
   if (major < kOldestMajor) return "compute capability below 8.0";
-  return {};
+  return why_no_code(device);
 }
 
 std::unique_ptr<ops::Ops> make_ops(const Options& options) {

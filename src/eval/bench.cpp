@@ -15,6 +15,7 @@
 #include "eval/gemm_yardstick.h"
 #include "eval/profiling_ops.h"
 #include "eval/synthetic.h"
+#include "runtime/backend.h"
 #include "runtime/loaded_model.h"
 #include "runtime/scoped_sequence.h"
 
@@ -259,6 +260,8 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
   if (options.synthetic == SyntheticWeights::kNone) {
     model = LoadedModel::load(engine);
   } else {
+    // Weights take a while: a device that cannot be used is said first.
+    if (auto backend = make_backend(engine); !backend) return fail(backend.error());
     if (options.on_progress) options.on_progress("generating synthetic weights");
     synthetic = make_synthetic_model(options.synthetic, options.synthetic_layers,
                                      options.draft.has_value());
