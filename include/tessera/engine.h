@@ -18,12 +18,17 @@ namespace tessera {
 
 enum class OpsKind { kFast, kReference };  // SIMD and threads, or the short FP32 oracle
 
+/// Who drives decode rounds: the host, launch by launch, or the backend, round after round, which
+/// the host reads one round later. The text is the same.
+enum class RoundDriver { kAuto, kHost, kDevice };  // kAuto: the device where there is one
+
 struct EngineOptions {
   std::string model_dir{};
   std::string device = "cpu";    // "cpu", "cuda" or "cuda:N"
   double memory_fraction = 0.9;  // of the device memory left after the weights, for cache pages
   bool overlap_kernels = true;   // a device kernel may start before its predecessor has ended
   bool record_steps = true;      // decode steps are replayed as one CUDA graph
+  RoundDriver rounds = RoundDriver::kAuto;
   OpsKind ops = OpsKind::kFast;
   CacheType cache_type = CacheType::kAuto;
   int threads = 0;         // 0: all cores this process may use

@@ -115,6 +115,11 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
                  "Share of the device memory left after the weights that cache pages may take")
       ->check(CLI::Range(0.01, 1.0))
       ->group(group);
+  add_choice<RoundDriver>(app, "--rounds", engine.rounds,
+                          {{"auto", RoundDriver::kAuto},
+                           {"host", RoundDriver::kHost},
+                           {"device", RoundDriver::kDevice}},
+                          "Who drives decode rounds: device reads tokens one round later", group);
   app.add_flag("!--no-graphs", engine.record_steps,
                "Launch every kernel of a decode step by itself")
       ->group(group);

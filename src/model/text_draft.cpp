@@ -27,20 +27,21 @@ void TextModel::keep_wide_row(int row, std::byte* slot) {
 }
 
 /// The branches stay where they are from one launch to the next: a chain reads the last ones.
-void TextModel::reserve_draft(const DraftLaunch& launch) {
-  const int rows = launch.batch.num_rows;
+void TextModel::hold_draft_wide(int rows) {
   const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(config_.wide()) *
                        dtype_bytes(traits_.activation);
   if (bytes > draft_wide_.bytes()) {
-    assert(launch.source != DraftSource::kDraft);
     ops_.forget_repeats();  // what was recorded writes to the old place
     draft_wide_ = MemoryBlock(ops_.memory(), bytes);
   }
+  draft_.wide = draft_wide_.data();
+}
+
+void TextModel::reserve_draft(ops::Role role, int rows, int logit_rows) {
   pass_ = &draft_;
   pass_->arena.reset();
   block_arena_.reset();
-  pass_->wide = draft_wide_.data();
-  reserve_buffers(launch.batch.role, rows, launch.cache_only ? 0 : rows);
+  reserve_buffers(role, rows, logit_rows);
 }
 
 /// The op has read its rows before the first product writes new branches, so that a source may be
@@ -60,8 +61,11 @@ const void* TextModel::draft_source(const DraftLaunch& launch) {
 
 void TextModel::draft(const DraftLaunch& launch) {
   assert(weights_.draft.has_value());
-  reserve_draft(launch);
-  if (launch.batch.num_rows == 0) return;
+  const int rows_of_launch = launch.batch.num_rows;
+  assert(launch.source != DraftSource::kDraft || draft_wide_.data() != nullptr);
+  hold_draft_wide(rows_of_launch);
+  reserve_draft(launch.batch.role, rows_of_launch, launch.cache_only ? 0 : rows_of_launch);
+  if (rows_of_launch == 0) return;
   const void* source = draft_source(launch);
   pass_->inputs = ops_.begin({.batch = launch.batch,
                               .ids = launch.ids,

@@ -48,18 +48,21 @@ void TextModel::reserve_buffers(ops::Role role, int num_rows, int logit_rows) {
                       : nullptr;
 }
 
-/// A decode launch is a step that may be repeated: everything that changes from one to the next
-/// comes in through `begin`.
-void TextModel::forward(const Launch& launch) {
-  const auto rows = static_cast<size_t>(launch.batch.num_rows);
+void TextModel::reserve_trunk(ops::Role role, int num_rows, int logit_rows) {
   const auto wide = static_cast<size_t>(config_.wide());
   pass_ = &trunk_;
   pass_->arena.reset();
   block_arena_.reset();
-  pass_->wide = take(pass_->arena, rows * wide);
-  pass_->selected = take(pass_->arena, launch.logit_rows.size() * wide);
-  reserve_buffers(launch.batch.role, launch.batch.num_rows,
-                  static_cast<int>(launch.logit_rows.size()));
+  pass_->wide = take(pass_->arena, static_cast<size_t>(num_rows) * wide);
+  pass_->selected = take(pass_->arena, static_cast<size_t>(logit_rows) * wide);
+  reserve_buffers(role, num_rows, logit_rows);
+}
+
+/// A decode launch is a step that may be repeated: everything that changes from one to the next
+/// comes in through `begin`.
+void TextModel::forward(const Launch& launch) {
+  reserve_trunk(launch.batch.role, launch.batch.num_rows,
+                static_cast<int>(launch.logit_rows.size()));
   if (launch.batch.num_rows == 0) return;
   pass_->inputs = ops_.begin({.batch = launch.batch,
                               .ids = launch.ids,

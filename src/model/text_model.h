@@ -3,6 +3,7 @@
 // object.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -62,6 +63,19 @@ struct DraftLaunch {
   Tap* tap = nullptr;
 };
 
+/// What a round does beside its rows: all of it follows from the key of the recorded step.
+struct RoundShape {
+  bool verify = false;       // rows beyond the first of a sequence are drafts (Launch::verify)
+  bool best_only = false;    // every sequence draws the best token, without log-probabilities
+  bool best_drafts = false;  // every sequence draws the best token
+  int lagging_spans = 0;     // the first sequences, whose rows the draft layer reads ..
+  int lagging_rows = 0;      // .. and their rows
+  /// Of these, the first ones that get a draft of each number; does not grow.
+  std::array<int, ops::kMaxRoundDrafts> drafting{};
+
+  bool operator==(const RoundShape&) const = default;
+};
+
 class TextModel {
  public:
   /// All references must outlive the model. `pool` is the base of the page pool. Weights, pool and
@@ -83,6 +97,10 @@ class TextModel {
   void draft_logits(int first, int count, float* out);
   /// Draws a token from each row of the last `draft`, as `sample` does.
   void sample_drafts(ops::SampleArgs args);
+
+  /// A whole round without the host (ops/round.h), of what `Ops::begin_round` returned; the same
+  /// call again goes on where this one ends.
+  void round(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
 
   /// Logits [count, vocab] of entries first .. first + count - 1 of the last launch's `logit_rows`,
   /// to host memory.
@@ -111,10 +129,15 @@ class TextModel {
     ops::Role role = ops::Role::kPrefill;
   };
 
+  void reserve_trunk(ops::Role role, int num_rows, int logit_rows);
   void reserve_buffers(ops::Role role, int num_rows, int logit_rows);
   void run(const Launch& launch);
   void run_draft(const Launch& rows, const void* source, bool cache_only);
-  void reserve_draft(const DraftLaunch& launch);
+  void reserve_draft(ops::Role role, int rows, int logit_rows);
+  void hold_draft_wide(int rows);
+  void run_round(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
+  void run_round_trunk(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
+  void run_round_drafts(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
   const void* draft_source(const DraftLaunch& launch);
   void run_ple(int layer, const Launch& launch);
   void run_gdn(int layer, const Launch& launch);

@@ -88,8 +88,10 @@ struct StepKey {
   const void* temporaries = nullptr;  // where those within a block lie
   const void* source = nullptr;       // wide rows that the draft layer reads
   // Of a round.
-  bool verify = false;     // its trunk leaves rows pending
-  bool best_only = false;  // DrawArgs
+  const void* round = nullptr;  // where its state lies
+  bool verify = false;          // its trunk leaves rows pending
+  bool best_only = false;       // DrawArgs, of the trunk
+  bool best_drafts = false;     // of the draft layer
   int lagging_spans = 0, lagging_rows = 0;
   std::array<int, kMaxRoundDrafts> drafting{};  // sequences that get a draft of each number
 

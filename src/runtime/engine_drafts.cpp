@@ -38,6 +38,11 @@ void EngineLoop::propose(std::span<const Turn> turns, ops::Role role, bool live)
   }
   if (kept.empty()) return;
   choose_depths(kept, static_cast<int>(turns.size() - kept.size()));
+  for (const Turn* turn : kept) {
+    RunningRequest& running = *turn->running;
+    const int left = running.max_new_tokens - running.usage.completion_tokens;
+    running.next_depth = running.ending ? 0 : std::min(running.next_depth, left - 1);
+  }
   const int64_t first_repeats = model_->ops().first_repeats();
   const auto begin = RunningRequest::Clock::now();
   auto status = guarded([&]() -> Result<void> {
@@ -79,8 +84,7 @@ void EngineLoop::choose_depths(std::span<const Turn* const> turns, int other_row
       running.idle_rounds = wanted > 0 ? 0 : running.idle_rounds + 1;
       if (running.idle_rounds > kMostIdleRounds) running.depth = 0;
     }
-    const int left = running.max_new_tokens - running.usage.completion_tokens;
-    running.next_depth = running.ending ? 0 : std::min(wanted, left - 1);
+    running.next_depth = wanted;
   }
 }
 

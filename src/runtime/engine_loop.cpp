@@ -41,12 +41,16 @@ EngineStats EngineLoop::stats() const {
 void EngineLoop::work() {
   set_num_threads(model_->options().threads);
   while (wait_for_work()) {
-    drop_cancelled();
-    admit();
+    if (flight_.unread > 0 && must_land()) land();
+    if (flight_.unread == 0) {  // else requests have to stay where they are
+      drop_cancelled();
+      admit();
+    }
     run_round();
     std::erase_if(running_, [](const RunningRequest& running) { return running.done; });
     publish_stats();
   }
+  if (flight_.unread > 0) land();
   end_all({.code = Errc::kCancelled, .what = "the engine was shut down"});
 }
 

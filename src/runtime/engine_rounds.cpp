@@ -19,10 +19,11 @@ constexpr int kScoreRows = 32;  // prompt rows whose logits are held at once
 }  // namespace
 
 void EngineLoop::run_round() {
+  if (flight_.unread > 0) return fly_on();
   std::vector<RunningView> views;
   for (const RunningRequest& running : running_) views.push_back(running.view());
   const Round round = plan_round(views, model_->options().prefill_chunk);
-  if (!round.decode.empty()) run_decode(round.decode);
+  if (!round.decode.empty()) run_decode(round.decode, !round.prefill);
   if (!round.prefill) return;
   RunningRequest& running = running_[round.prefill->index];
   auto status = guarded([&] { return run_prefill(running, round.prefill->rows); });
@@ -110,7 +111,8 @@ bool EngineLoop::reserve_rows(RunningRequest& running) {
   return !running.done;
 }
 
-void EngineLoop::run_decode(const std::vector<size_t>& indices) {
+void EngineLoop::run_decode(const std::vector<size_t>& indices, bool alone) {
+  if (take_off(indices, alone)) return;
   std::vector<Turn> turns;
   int rows = 0;
   for (const size_t index : indices) {

@@ -88,6 +88,10 @@ Result<void> SequenceStore::reserve(SequenceId id, int64_t tokens) {
   return grown;
 }
 
+bool SequenceStore::keeps_table(SequenceId id, int64_t tokens) const {
+  return pages_for(tokens) * sizeof(int32_t) <= at(id).table.bytes();
+}
+
 Result<void> SequenceStore::prepare_write(SequenceId id, int64_t first_position) {
   assert(first_position >= 0);
   const auto first_page = static_cast<size_t>(first_position / ops::kPageTokens);
