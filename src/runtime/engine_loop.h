@@ -56,14 +56,16 @@ class EngineLoop {
   void drop_cancelled();
   void run_round();
   Result<void> run_prefill(RunningRequest& running, int rows);
-  bool reserve_rows(RunningRequest& running);
+  Result<void> claim_rows(RunningRequest& running, int64_t end);
+  void fit_drafts(RunningRequest& running);
+  void fit_depth(RunningRequest& running);
   void run_decode(const std::vector<size_t>& indices);
   Result<void> score_prompt(RunningRequest& running, size_t begin, int rows);
   Result<void> launch_turns(std::span<const Turn> turns, bool verify);
   void sample(std::span<const Turn> turns, int first_logits, bool last_only);
   Result<void> take(Turn& turn, bool verify);
   Result<void> deliver(RunningRequest& running, const ops::SampledToken& outcome, int64_t position);
-  Result<bool> resume_drafting(SequenceId id, std::span<const int32_t> prompt);
+  bool resume_drafting(SequenceId id, std::span<const int32_t> prompt);
   void propose(std::span<const Turn> turns, ops::Role role, bool live);
   void choose_depths(std::span<const Turn* const> turns, int other_rows);
   Result<void> catch_up(std::span<const Turn* const> turns, ops::Role role, bool live);

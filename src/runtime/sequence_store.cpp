@@ -88,6 +88,15 @@ Result<void> SequenceStore::reserve(SequenceId id, int64_t tokens) {
   return grown;
 }
 
+void SequenceStore::trim(SequenceId id, int64_t tokens) {
+  Sequence& sequence = at(id);
+  sequence.pages.shrink_to(std::max(pages_for(tokens), committed_pages(sequence)));
+}
+
+int64_t SequenceStore::capacity(SequenceId id) const {
+  return static_cast<int64_t>(at(id).pages.size()) * ops::kPageTokens;
+}
+
 Result<void> SequenceStore::prepare_write(SequenceId id, int64_t first_position) {
   assert(first_position >= 0);
   const auto first_page = static_cast<size_t>(first_position / ops::kPageTokens);

@@ -30,6 +30,10 @@ class SequenceStore {
 
   /// Makes sure that pages exist for positions below `tokens`. All or none: kOutOfMemory.
   Result<void> reserve(SequenceId id, int64_t tokens);
+  /// Gives back pages that no position below `tokens` needs; at least the committed ones stay.
+  void trim(SequenceId id, int64_t tokens);
+  /// Positions that the pages of the sequence have room for.
+  int64_t capacity(SequenceId id) const;
   /// Copies pages from `first_position` on that a fork or a snapshot shares: call it before rows
   /// at or after that position are written. All or none: kOutOfMemory.
   Result<void> prepare_write(SequenceId id, int64_t first_position);
