@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The draft layer (MTP) over the trunk's blocks, and what a verify launch leaves to be applied.
+#include <algorithm>
 #include <array>
 #include <cassert>
 
@@ -130,9 +131,40 @@ void TextModel::draft_logits(int first, int count, float* out) {
   read_logits(first, count, out);
 }
 
+/// With a shortlist the op draws a place in it: ids ascend in both, so that the draw is that over
+/// the listed tokens.
 void TextModel::sample_drafts(ops::SampleArgs args) {
   pass_ = &draft_;
+  const std::vector<int32_t>& listed = weights_.draft->shortlist;
+  if (listed.empty()) return sample_rows(0, args);
+  const auto place_of = [&](int32_t id) {
+    return static_cast<int32_t>(std::ranges::lower_bound(listed, id) - listed.begin());
+  };
+  std::vector<ops::SampleRow> rows(args.rows.begin(), args.rows.end());
+  std::vector<ops::LogitEdit> edits;
+  for (ops::SampleRow& row : rows) {
+    const auto wanted = args.edits.subspan(static_cast<size_t>(row.edits_begin),
+                                           static_cast<size_t>(row.num_edits));
+    row.edits_begin = static_cast<int>(edits.size());
+    for (ops::LogitEdit edit : wanted) {
+      if (!std::ranges::binary_search(listed, edit.token)) continue;
+      edit.token = place_of(edit.token);
+      edits.push_back(edit);
+    }
+    row.num_edits = static_cast<int>(edits.size()) - row.edits_begin;
+    row.valid_vocab = place_of(row.valid_vocab);
+  }
+  args.rows = rows;
+  args.edits = edits;
   sample_rows(0, args);
+  for (ops::SampledToken& result : args.results) {
+    if (result.status == ops::SampleStatus::kNoToken) continue;
+    result.token = listed[static_cast<size_t>(result.token)];
+    for (int place = 0; place < result.num_top; ++place) {
+      ops::RankedToken& ranked = result.top[static_cast<size_t>(place)];
+      ranked.token = listed[static_cast<size_t>(ranked.token)];
+    }
+  }
 }
 
 }  // namespace tessera

@@ -79,7 +79,8 @@ class TextModel {
 
   /// Runs rows through the draft layer. Needs weights and state of one.
   void draft(const DraftLaunch& launch);
-  /// Logits [count, vocab] of rows first .. first + count - 1 of the last `draft`, to host memory.
+  /// Logits [count, vocab] of rows first .. first + count - 1 of the last `draft`, to host memory;
+  /// with a shortlist [count, shortlist].
   void draft_logits(int first, int count, float* out);
   /// Draws a token from each row of the last `draft`, as `sample` does.
   void sample_drafts(ops::SampleArgs args);
@@ -103,12 +104,15 @@ class TextModel {
     void* mixed = nullptr;    // [rows, hidden] what a block reads
     float* inject = nullptr;  // [rows, branches] how a block writes back
     void* out = nullptr;      // [rows, hidden] what a block computed
-    void* selected = nullptr;  // [logit_rows, branches * hidden]
-    void* hidden = nullptr;    // [logit_rows, hidden] after the final mixer
-    float* logits = nullptr;   // [logit_rows, vocab] of a decode launch
+    void* selected = nullptr;                 // [logit_rows, branches * hidden]
+    void* hidden = nullptr;                   // [logit_rows, hidden] after the final mixer
+    float* logits = nullptr;                  // [logit_rows, head rows] of a decode launch
+    const ops::LinearWeight* head = nullptr;  // the whole one, or that of a shortlist
     bool normed_is_current = false;
     ops::LaunchBuffers inputs{};
     ops::Role role = ops::Role::kPrefill;
+
+    size_t head_rows() const { return static_cast<size_t>(head->out_features); }
   };
 
   void reserve_buffers(ops::Role role, int num_rows, int logit_rows);

@@ -92,6 +92,7 @@ class LoadedModel {
   /// Runs rows through the draft layer; they may lie beyond the committed length. Errors:
   /// kOutOfMemory (pages), nothing written.
   Result<void> draft(std::span<const DraftRows> sequences, const DraftRun& how);
+  /// [count, vocab], with a shortlist [count, shortlist].
   void draft_logits(int first, int count, float* out) { model_->draft_logits(first, count, out); }
   /// Draws a token from each row of the last `draft`.
   void sample_drafts(const ops::SampleArgs& args) { model_->sample_drafts(args); }
