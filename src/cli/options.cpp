@@ -187,6 +187,9 @@ void add_generation_options(CLI::App& app, RunArgs& args) {
          "(default: auto, 0 is off)")
       ->type_name("N")
       ->group(group);
+  app.add_flag("--draft-share-selection", args.engine.draft_share_selection,
+               "Let all drafts of a round attend to what the first one selected")
+      ->group(group);
   app.add_option("--draft-shortlist", args.engine.draft_shortlist,
                  "Draft among the tokens of this list only (see tessera shortlist)")
       ->type_name("FILE")

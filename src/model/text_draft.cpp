@@ -7,6 +7,19 @@
 #include "model/text_model.h"
 
 namespace tessera {
+namespace {
+
+ops::StepKind draft_step(const DraftLaunch& launch) {
+  if (launch.cache_only) return ops::StepKind::kDraftCache;
+  switch (launch.selection) {
+    case DraftSelection::kFresh: return ops::StepKind::kDraft;
+    case DraftSelection::kKept: return ops::StepKind::kDraftKept;
+    case DraftSelection::kContinued: return ops::StepKind::kDraftChain;
+  }
+  return ops::StepKind::kDraft;
+}
+
+}  // namespace
 
 void TextModel::apply_pending(const ops::RowBatch& batch) {
   assert(batch.num_rows == 0 && layout_.pending_rows() > 0);
@@ -58,6 +71,32 @@ const void* TextModel::draft_source(const DraftLaunch& launch) {
   return draft_.wide;
 }
 
+/// The lists of a first draft stay as they are made; its chain has its own, with room for the
+/// blocks that drafted tokens complete.
+TextModel::Selecting TextModel::draft_selecting(const DraftLaunch& launch) {
+  if (launch.cache_only || launch.selection == DraftSelection::kFresh)
+    return {.cache_only = launch.cache_only};
+  const bool first = launch.selection == DraftSelection::kKept;
+  const int budget = launch.budget_blocks;
+  const int longer = budget + layout_.pending_rows() / config_.qsa.block + 1;
+  if (launch.batch.num_rows > draft_list_rows_) {
+    assert(first);
+    draft_list_rows_ = launch.batch.num_rows;
+    const size_t entries =
+        static_cast<size_t>(draft_list_rows_) * static_cast<size_t>(budget + longer + 2);
+    draft_lists_ = MemoryBlock(ops_.memory(), entries * sizeof(int32_t));
+  }
+  const ptrdiff_t rows = draft_list_rows_;
+  auto* counts = reinterpret_cast<int32_t*>(draft_lists_.data());
+  auto* blocks = counts + 2 * rows;
+  const Lists made{.blocks = blocks, .counts = counts, .stride = budget};
+  const Lists extended{.blocks = blocks + rows * budget, .counts = counts + rows, .stride = longer};
+  const Selecting how =
+      first ? Selecting{.to = made} : Selecting{.from = last_lists_, .to = extended};
+  last_lists_ = how.to;
+  return how;
+}
+
 void TextModel::draft(const DraftLaunch& launch) {
   assert(weights_.draft.has_value());
   reserve_draft(launch);
@@ -67,25 +106,26 @@ void TextModel::draft(const DraftLaunch& launch) {
                               .ids = launch.ids,
                               .positions = launch.positions,
                               .source_rows = launch.source_rows});
+  const Selecting how = draft_selecting(launch);
   const Launch rows{.batch = launch.batch,
                     .ids = launch.ids,
                     .positions = launch.positions,
                     .budget_blocks = launch.budget_blocks,
                     .tap = launch.tap};
   if (pass_->role == ops::Role::kPrefill || launch.tap != nullptr)
-    return run_draft(rows, source, launch.cache_only);
-  const ops::StepKey key{
-      .kind = launch.cache_only ? ops::StepKind::kDraftCache : ops::StepKind::kDraft,
-      .num_spans = static_cast<int>(launch.batch.spans.size()),
-      .num_rows = launch.batch.num_rows,
-      .num_logit_rows = launch.cache_only ? 0 : launch.batch.num_rows,
-      .buffers = pass_->mixed,
-      .temporaries = block_arena_.base(),
-      .source = source};
-  ops_.repeat(key, [&] { run_draft(rows, source, launch.cache_only); });
+    return run_draft(rows, source, how);
+  const ops::StepKey key{.kind = draft_step(launch),
+                         .num_spans = static_cast<int>(launch.batch.spans.size()),
+                         .num_rows = launch.batch.num_rows,
+                         .num_logit_rows = launch.cache_only ? 0 : launch.batch.num_rows,
+                         .buffers = pass_->mixed,
+                         .temporaries = block_arena_.base(),
+                         .source = source,
+                         .lists = how.from.blocks};
+  ops_.repeat(key, [&] { run_draft(rows, source, how); });
 }
 
-void TextModel::run_draft(const Launch& launch, const void* source, bool cache_only) {
+void TextModel::run_draft(const Launch& launch, const void* source, const Selecting& how) {
   const DraftWeights& weights = *weights_.draft;
   const int layer = config_.num_layers();
   const int rows = launch.batch.num_rows;
@@ -115,8 +155,8 @@ void TextModel::run_draft(const Launch& launch, const void* source, bool cache_o
   pass_->normed_is_current = traits_.combine_norms;
 
   mix(weights.layer.attn_mixer, launch);
-  run_qsa(layer, weights.layer.qsa, launch, cache_only);
-  if (cache_only) return;
+  run_qsa(layer, weights.layer.qsa, launch, how);
+  if (how.cache_only) return;
   ops_.combine(combine_into(weights.layer.mlp_mixer.norm, rows));
   pass_->normed_is_current = traits_.combine_norms;
   mix(weights.layer.mlp_mixer, launch);

@@ -95,7 +95,7 @@ void TextModel::run(const Launch& launch) {
     if (weights.kind == LayerKind::kGdn) {
       run_gdn(layer, launch);
     } else {
-      run_qsa(layer, weights.qsa, launch, false);
+      run_qsa(layer, weights.qsa, launch, {});
     }
     tap_activations(launch, "attn_out", layer, pass_->out, config_.hidden);
     ops_.combine(combine_into(weights.mlp_mixer.norm, launch.batch.num_rows));

@@ -50,6 +50,13 @@ enum class DraftSource : uint8_t {
   kSlot,   // of each span, as its last trunk launch stored it; one row a span
 };
 
+/// How the rows of a draft launch choose the blocks that they attend to.
+enum class DraftSelection : uint8_t {
+  kFresh,      // each by its own query
+  kKept,       // the same, for launches that go on from it
+  kContinued,  // as the row of the last launch that they follow, and what was completed since
+};
+
 /// Rows of the draft layer: row i joins the wide row of token i with the id of token i + 1.
 struct DraftLaunch {
   ops::RowBatch batch;                     // positions of the wide rows
@@ -57,6 +64,7 @@ struct DraftLaunch {
   std::span<const int32_t> positions{};    // [rows, 3] RoPE positions of the wide rows
   std::span<const int32_t> source_rows{};  // [rows] rows of the source
   DraftSource source = DraftSource::kTrunk;
+  DraftSelection selection = DraftSelection::kFresh;  // kContinued: one row a span, kDraft
   bool cache_only = false;  // keys, values and index keys, nothing else: no logits, no output
   int budget_blocks = 0;
   Tap* tap = nullptr;
@@ -117,12 +125,28 @@ class TextModel {
 
   void reserve_buffers(ops::Role role, int num_rows, int logit_rows);
   void run(const Launch& launch);
-  void run_draft(const Launch& rows, const void* source, bool cache_only);
+  /// Selected blocks of the rows of a launch.
+  struct Lists {
+    int32_t* blocks = nullptr;  // [rows, stride]
+    int32_t* counts = nullptr;  // [rows]
+    int stride = 0;
+  };
+  /// Where the lists of a QSA layer come from and go to. Neither `from` nor `to`: they live as long
+  /// as the block does.
+  struct Selecting {
+    bool cache_only = false;  // no lists: keys, values and index keys for later rows alone
+    Lists from{};             // lists to go on from
+    Lists to{};
+  };
+  Selecting draft_selecting(const DraftLaunch& launch);
+  void run_draft(const Launch& rows, const void* source, const Selecting& how);
+  Lists select(const ops::QsaCache& cache, const void* index_q, const Launch& launch,
+               const Selecting& how);
   void reserve_draft(const DraftLaunch& launch);
   const void* draft_source(const DraftLaunch& launch);
   void run_ple(int layer, const Launch& launch);
   void run_gdn(int layer, const Launch& launch);
-  void run_qsa(int layer, const QsaWeights& weights, const Launch& launch, bool cache_only);
+  void run_qsa(int layer, const QsaWeights& weights, const Launch& launch, const Selecting& how);
   void run_moe(int layer, const MoeWeights& weights, const float* next_norm, const Launch& launch);
   void mix(const ops::MixerWeights& weights, const Launch& launch);
   ops::GdnArgs gdn_constants(int layer) const;
@@ -163,8 +187,11 @@ class TextModel {
 
   Pass trunk_;
   Pass draft_;
-  MemoryBlock draft_wide_{};  // its branches: the next draft may read them
-  Pass* pass_ = &trunk_;      // the one that runs, or whose results are read
+  MemoryBlock draft_wide_{};   // its branches: the next draft may read them
+  MemoryBlock draft_lists_{};  // of a first draft, and as later ones of its chain extend them
+  int draft_list_rows_ = 0;    // that there is room for
+  Lists last_lists_{};         // of the last draft launch that kept or continued some
+  Pass* pass_ = &trunk_;       // the one that runs, or whose results are read
 };
 
 }  // namespace tessera

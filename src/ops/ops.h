@@ -64,6 +64,8 @@ enum class StepKind : uint8_t {
   kVerify,      // the trunk, its rows left pending
   kDraft,       // the draft layer with logits
   kDraftCache,  // the draft layer up to its keys and values
+  kDraftKept,   // the draft layer with logits, its selections kept
+  kDraftChain,  // the draft layer with logits, on kept selections
 };
 
 /// Launches with equal keys differ in their inputs only: the same ops with the same arguments.
@@ -75,6 +77,7 @@ struct StepKey {
   const void* buffers = nullptr;      // where the activations of the launch lie
   const void* temporaries = nullptr;  // where those within a block lie
   const void* source = nullptr;       // wide rows that the draft layer reads
+  const void* lists = nullptr;        // selections that it goes on from
 
   bool operator==(const StepKey&) const = default;
 };
@@ -121,6 +124,11 @@ class Ops {
   virtual void ple_mix(const PleMixArgs& args) = 0;
   virtual void qsa_front(const QsaFrontArgs& args) = 0;
   virtual void qsa_select(const QsaSelectArgs& args) = 0;
+  /// Called where `traits().drafts` says so.
+  virtual void qsa_extend(const QsaExtendArgs& args) {
+    static_cast<void>(args);
+    throw std::logic_error("this backend shares no selections");
+  }
   virtual void qsa_attend(const QsaAttendArgs& args) = 0;
   virtual void router(const RouterArgs& args) = 0;
   virtual void experts(const ExpertsArgs& args) = 0;

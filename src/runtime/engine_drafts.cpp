@@ -154,7 +154,9 @@ Result<void> EngineLoop::draft(std::span<const Turn* const> turns) {
                     .first_source = turn->first_row + turn->kept - 1});
   }
   if (rows.empty()) return {};
-  auto status = model_->draft(rows, {});
+  const bool share = model_->options().draft_share_selection;
+  auto status =
+      model_->draft(rows, {.selection = share ? DraftSelection::kKept : DraftSelection::kFresh});
   while (status) {
     draw_drafts(chains);
     rows.clear();
@@ -171,7 +173,9 @@ Result<void> EngineLoop::draft(std::span<const Turn* const> turns) {
     }
     if (rows.empty()) return {};
     chains = std::move(longer);
-    status = model_->draft(rows, {.source = DraftSource::kDraft});
+    status = model_->draft(
+        rows, {.source = DraftSource::kDraft,
+               .selection = share ? DraftSelection::kContinued : DraftSelection::kFresh});
   }
   return status;
 }

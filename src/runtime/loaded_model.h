@@ -38,6 +38,7 @@ struct DraftRows {
 struct DraftRun {
   ops::Role role = ops::Role::kDecode;
   DraftSource source = DraftSource::kTrunk;
+  DraftSelection selection = DraftSelection::kFresh;
   bool cache_only = false;
   Tap* tap = nullptr;
 };
