@@ -18,8 +18,9 @@ usage: run_gpu.sh --bundle DIR --out DIR [STEP...]
                   compute-sanitizer over the tests (GTEST_FILTER limits them)
          racecheck
                   the same for a reduced run of every suite (GTEST_FILTER limits suites), which
-                  passes when racecheck_known.txt explains every report; RACE_JOBS processes at
-                  once (4), RACE_LIMIT seconds a suite (120), RACE_TOTAL seconds in all (1800)
+                  passes when racecheck_known.txt explains every report; tests of
+                  racecheck_left_out.txt do not run; RACE_JOBS processes at once (4), RACE_LIMIT seconds a
+                  suite (120), RACE_TOTAL seconds in all (1800)
          Without a step: check test verify bench.
 
 --out receives text, GoogleTest XML and JSON lines. The status is that of the worst step.

@@ -21,6 +21,7 @@ constexpr double kValues = kHeads * kGdn.value_dim, kCells = kValues * kGdn.key_
 struct Slot {
   ops::RingRef ring{};
   size_t matrix = 0;
+  size_t accepted = 0;
   size_t pending = 0;
   size_t end = 0;
 
@@ -29,7 +30,8 @@ struct Slot {
     ring = make_ring(offset, channels * sizeof(uint16_t), kGdn.conv_kernel - 1);
     matrix = align_up(offset + ring.entry_bytes * static_cast<size_t>(ring.slots));
     // A line more, for the generic kernels' unaligned matrix.
-    pending = align_up(matrix + static_cast<size_t>(kCells) * sizeof(float) + sizeof(float));
+    accepted = align_up(matrix + static_cast<size_t>(kCells) * sizeof(float) + sizeof(float));
+    pending = align_up(accepted + sizeof(int32_t));
     end = align_up(pending + ops::GdnPending{kGdn}.bytes(kDraftedRows));
   }
 };
@@ -91,9 +93,10 @@ std::vector<ops::GdnArgs> gdn_args(World& world, const GdnCase& data, const Rows
     each.verify = data.replayed >= 0;
     each.pending_offset = slot.pending;
     each.pending_rows = kDraftedRows;
+    each.accepted_offset = slot.accepted;
     const int32_t accepted = data.replayed;
     for (const ops::RowSpan& span : rows.batch().spans)
-      if (each.verify) world.copy_in(span.slot + slot.pending, &accepted, sizeof accepted);
+      if (each.verify) world.copy_in(span.slot + slot.accepted, &accepted, sizeof accepted);
     args.push_back(each);
   }
   return args;

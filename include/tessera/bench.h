@@ -4,8 +4,10 @@
 
 #include <tessera/engine.h>
 #include <tessera/error.h>
+#include <tessera/request.h>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,9 @@ struct BenchOptions {
   int synthetic_layers = 0;     // 0: two layers with 64 experts; N: N layers of the whole geometry
   std::vector<int> contexts{};  // empty: 128, 512, 2048, 8192, 32768, or as far as the model allows
   int decode_tokens = 32;       // generated at each frontier
+  /// Also measure drafts, so many a round at most or kDraftAuto, against plain decoding. Synthetic
+  /// weights get a draft layer for it.
+  std::optional<int> draft{};
   std::function<void(const std::string&)> on_progress{};
 };
 
@@ -52,6 +57,18 @@ struct OpTiming {
   double flops = 0;
 };
 
+/// One text gone on with greedily, with drafts and without, in turns; the median of each.
+struct DraftRow {
+  std::string text{};  // "counting" and "prose" where there is a tokenizer, "random" ids
+  int context = 0;     // tokens before the first generated one
+  int tokens = 0;      // generated
+  double plain_tokens_per_second = 0;
+  double drafted_tokens_per_second = 0;
+  double seconds_per_round = 0;  // that verifies drafts and makes new ones; 0 with kDraftAuto
+  bool same_text = false;        // every turn gave the same tokens
+  DraftUsage drafts{};           // says nothing about a model where weights are synthetic
+};
+
 struct BenchReport {
   std::string model{};  // says "synthetic weights" when they are
   MachineCeiling ceiling{};
@@ -59,6 +76,8 @@ struct BenchReport {
   std::vector<FrontierRow> frontiers{};
   std::vector<OpTiming> decode_ops{};
   std::vector<OpTiming> prefill_ops{};
+  bool synthetic = false;          // speed only: what drafts are accepted means nothing
+  std::vector<DraftRow> drafts{};  // when asked for
 };
 
 MachineCeiling measure_ceiling(int threads);

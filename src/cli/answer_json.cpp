@@ -36,15 +36,6 @@ void write_counts(JsonWriter& json, const char* name, const std::vector<int>& co
   json.end_array();
 }
 
-/// By the place of a draft in its round.
-void write_drafts(JsonWriter& json, const DraftUsage& drafts) {
-  json.key("drafts").begin_object();
-  json.key("rounds").integer(drafts.rounds);
-  write_counts(json, "proposed", drafts.proposed);
-  write_counts(json, "accepted", drafts.accepted);
-  json.end_object();
-}
-
 void write_usage(JsonWriter& json, const Usage& usage) {
   json.key("usage").begin_object();
   json.key("prompt_tokens").integer(usage.prompt_tokens);
@@ -57,6 +48,14 @@ void write_usage(JsonWriter& json, const Usage& usage) {
 }
 
 }  // namespace
+
+void write_drafts(JsonWriter& json, const DraftUsage& drafts) {
+  json.key("drafts").begin_object();
+  json.key("rounds").integer(drafts.rounds);
+  write_counts(json, "proposed", drafts.proposed);
+  write_counts(json, "accepted", drafts.accepted);
+  json.end_object();
+}
 
 std::string answer_json(const Session& session, const RunArgs& args, const Answer& answer) {
   std::string text;

@@ -4,6 +4,7 @@
 #include <tessera/json_writer.h>
 #include <cstdio>
 
+#include "cli/answer_json.h"
 #include "cli/command.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
@@ -16,6 +17,7 @@ constexpr double kMega = 1e6;
 constexpr double kMebi = 1024.0 * 1024.0;
 constexpr double kMillisecond = 1e-3;
 constexpr double kMicrosecond = 1e-6;
+constexpr size_t kNumberRoom = 32;
 
 double percent(double value, double ceiling) {
   return ceiling > 0.0 ? 100.0 * value / ceiling : 0.0;
@@ -79,6 +81,38 @@ void print_ops(const std::string& title, const std::vector<OpTiming>& timings,
   }
 }
 
+/// Shares of the drafts at each place of a round that were accepted.
+std::string accepted_by_place(const DraftUsage& drafts) {
+  std::string text;
+  for (size_t place = 0; place < drafts.proposed.size(); ++place) {
+    char share[kNumberRoom];
+    std::snprintf(share, sizeof(share), " %.2f",
+                  static_cast<double>(drafts.accepted[place]) / drafts.proposed[place]);
+    text += share;
+  }
+  return text;
+}
+
+void print_drafts(const BenchReport& report) {
+  if (report.drafts.empty()) return;
+  std::printf("\n%-10s %8s %7s %12s %12s %7s %9s  %s\n", "drafts", "context", "tokens",
+              "plain tok/s", "tok/s", "ratio", "ms/round",
+              report.synthetic ? "(synthetic weights: acceptance means nothing, look at ms/round)"
+                               : "tokens/round, accepted by place");
+  for (const DraftRow& row : report.drafts) {
+    std::printf("%-10s %8d %7d %12.2f %12.2f %7.2f", row.text.c_str(), row.context, row.tokens,
+                row.plain_tokens_per_second, row.drafted_tokens_per_second,
+                row.drafted_tokens_per_second / row.plain_tokens_per_second);
+    if (row.seconds_per_round > 0)
+      std::printf(" %9.3f ", row.seconds_per_round / kMillisecond);
+    else
+      std::printf(" %9s ", "mixed");
+    if (!report.synthetic)
+      std::printf(" %.2f,%s", row.drafts.mean_length(), accepted_by_place(row.drafts).c_str());
+    std::printf("%s\n", row.same_text ? "" : "  TEXTS DIFFER");
+  }
+}
+
 void print_text_report(const BenchReport& report) {
   std::printf("model       %s\n", report.model.c_str());
   print_ceiling(report.ceiling);
@@ -89,6 +123,7 @@ void print_text_report(const BenchReport& report) {
   const std::string last = std::to_string(report.frontiers.back().context);
   print_ops("decode at " + last, report.decode_ops, report.ceiling);
   print_ops("prefill up to " + last, report.prefill_ops, report.ceiling);
+  print_drafts(report);
 }
 
 void write_ceiling(JsonWriter& json, const MachineCeiling& ceiling) {
@@ -126,6 +161,22 @@ void write_ops(JsonWriter& json, const char* name, const std::vector<OpTiming>& 
   json.end_array();
 }
 
+void write_draft_rows(JsonWriter& json, const std::vector<DraftRow>& rows) {
+  json.key("drafting").begin_array();
+  for (const DraftRow& row : rows) {
+    json.begin_object().key("text").string(row.text);
+    json.key("context").integer(row.context);
+    json.key("tokens").integer(row.tokens);
+    json.key("plain_tokens_per_second").real(row.plain_tokens_per_second);
+    json.key("drafted_tokens_per_second").real(row.drafted_tokens_per_second);
+    json.key("seconds_per_round").real(row.seconds_per_round);
+    json.key("same_text").boolean(row.same_text);
+    write_drafts(json, row.drafts);
+    json.end_object();
+  }
+  json.end_array();
+}
+
 void print_as_json(const BenchReport& report) {
   std::string text;
   JsonWriter json(text);
@@ -134,6 +185,8 @@ void print_as_json(const BenchReport& report) {
   write_frontiers(json, report.frontiers);
   write_ops(json, "decode_ops", report.decode_ops);
   write_ops(json, "prefill_ops", report.prefill_ops);
+  json.key("synthetic").boolean(report.synthetic);
+  write_draft_rows(json, report.drafts);
   json.end_object();
   print_line(text);
 }

@@ -269,6 +269,7 @@ CLI::App* declare_bench(CLI::App& app, BenchArgs& args) {
   bench
       ->add_option("--layers", args.bench.synthetic_layers,
                    "Synthetic layers of the whole geometry with 512 experts, 0 for a small cut")
+      ->needs("--synthetic")
       ->check(whole_number_from(0));
   bench->add_option("--contexts", args.bench.contexts, "Context lengths, as 128,512,2048")
       ->delimiter(',')
@@ -276,6 +277,11 @@ CLI::App* declare_bench(CLI::App& app, BenchArgs& args) {
   bench->add_option("--decode-tokens", args.bench.decode_tokens, "Generated at each context")
       ->check(whole_number_from(1))
       ->capture_default_str();
+  bench
+      ->add_option_function<std::string>(
+          "--draft", [&args](const std::string& text) { args.bench.draft = parse_draft(text); },
+          "Also measure drafts, N a round or auto, in turns with plain decoding")
+      ->type_name("N");
   add_json(*bench, args.json);
   add_engine_options(*bench, args.bench.engine);
   return bench;

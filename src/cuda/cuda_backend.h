@@ -17,8 +17,11 @@ struct Options {
   bool graphs = true;  // repeated steps are recorded and replayed as one CUDA graph
 };
 
-/// Empty when `device` can run the backend, else the reason: no driver, no device, too old.
+/// Empty when `device` can run the backend, else the reason: no driver, no device, too old, no code
+/// for it in this program.
 std::string why_unusable(int device);
+/// Empty when this program holds machine code for `device`, which exists.
+std::string why_no_code(int device);
 
 /// Throws CudaError when the device cannot be opened: ask why_unusable first.
 std::unique_ptr<ops::Ops> make_ops(const Options& options);

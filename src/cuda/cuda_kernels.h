@@ -9,6 +9,7 @@
 namespace tessera::cuda {
 
 void launch_embed(Context& context, const ops::EmbedArgs& args);
+void launch_draft_input(Context& context, const ops::DraftInputArgs& args);
 void launch_linear(Context& context, const ops::LinearArgs& args);
 void launch_mixer(Context& context, const ops::MixerArgs& args);
 void launch_combine(Context& context, const ops::CombineArgs& args);
@@ -28,6 +29,7 @@ void launch_sample(Context& context, const ops::SampleArgs& args);
 /// Which kernel an op uses for the model's shapes on this device, and why: printed at start. One
 /// function per op folder.
 ops::KernelNote note_embed(const GpuSpec& gpu);
+ops::KernelNote note_draft_input(const GpuSpec& gpu);
 ops::KernelNote note_linear(const GpuSpec& gpu);
 ops::KernelNote note_mixer(const GpuSpec& gpu);
 ops::KernelNote note_combine(const GpuSpec& gpu);

@@ -19,14 +19,17 @@ class CudaOps final : public ops::Ops {
   std::string_view name() const override { return name_; }
   std::vector<ops::KernelNote> kernels() const override {
     std::vector<ops::KernelNote> notes;
-    for (const auto note : {note_embed, note_linear, note_mixer, note_combine, note_gdn, note_ngram,
-                            note_ple_mix, note_qsa_front, note_qsa_select, note_qsa_attend,
-                            note_router, note_experts, note_finish, note_sample})
+    for (const auto note : {note_embed, note_draft_input, note_linear, note_mixer, note_combine,
+                            note_gdn, note_ngram, note_ple_mix, note_qsa_front, note_qsa_select,
+                            note_qsa_attend, note_router, note_experts, note_finish, note_sample})
       notes.push_back(note(context_.gpu()));
     return notes;
   }
   ops::Traits traits() const override {
-    return {.activation = DType::kBF16, .index_key = DType::kBF16, .combine_norms = true};
+    return {.activation = DType::kBF16,
+            .index_key = DType::kBF16,
+            .combine_norms = true,
+            .drafts = true};
   }
   Memory& memory() override { return context_.memory(); }
   ops::LaunchBuffers begin(const ops::LaunchInputs& inputs) override {
@@ -37,8 +40,10 @@ class CudaOps final : public ops::Ops {
   }
   void forget_repeats() override { context_.forget_steps(); }
   int repeated_kernels() const override { return context_.repeated_kernels(); }
+  int64_t first_repeats() const override { return context_.first_repeats(); }
 
   void embed(const ops::EmbedArgs& args) override { launch_embed(context_, args); }
+  void draft_input(const ops::DraftInputArgs& args) override { launch_draft_input(context_, args); }
   void linear(const ops::LinearArgs& args) override { launch_linear(context_, args); }
   void mixer(const ops::MixerArgs& args) override { launch_mixer(context_, args); }
   void combine(const ops::CombineArgs& args) override { launch_combine(context_, args); }
@@ -77,7 +82,7 @@ std::string why_unusable(int device) {
   if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
     return "its compute capability cannot be read";
   if (major < kOldestMajor) return "compute capability below 8.0";
-  return {};
+  return why_no_code(device);
 }
 
 std::unique_ptr<ops::Ops> make_ops(const Options& options) {

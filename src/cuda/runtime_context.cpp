@@ -167,6 +167,7 @@ ops::LaunchBuffers RuntimeContext::begin(const ops::LaunchInputs& inputs) {
   const size_t ids = packing.add(inputs.ids.size_bytes());
   const size_t positions = packing.add(inputs.positions.size_bytes());
   const size_t logit_rows = packing.add(inputs.logit_rows.size_bytes());
+  const size_t source_rows = packing.add(inputs.source_rows.size_bytes());
   if (packing.size() > inputs_.bytes()) {
     check(cudaStreamSynchronize(stream_));
     forget_steps();
@@ -182,6 +183,7 @@ ops::LaunchBuffers RuntimeContext::begin(const ops::LaunchInputs& inputs) {
   put(host + ids, inputs.ids);
   put(host + positions, inputs.positions);
   put(host + logit_rows, inputs.logit_rows);
+  put(host + source_rows, inputs.source_rows);
   upload(packing.size());
 
   const std::byte* base = inputs_.data();
@@ -191,7 +193,8 @@ ops::LaunchBuffers RuntimeContext::begin(const ops::LaunchInputs& inputs) {
             .num_rows = inputs.batch.num_rows};
   return {.ids = reinterpret_cast<const int32_t*>(base + ids),
           .positions = reinterpret_cast<const int32_t*>(base + positions),
-          .logit_rows = reinterpret_cast<const int32_t*>(base + logit_rows)};
+          .logit_rows = reinterpret_cast<const int32_t*>(base + logit_rows),
+          .source_rows = reinterpret_cast<const int32_t*>(base + source_rows)};
 }
 
 RuntimeContext::Step* RuntimeContext::find(const ops::StepKey& key) {
@@ -205,6 +208,7 @@ RuntimeContext::Step* RuntimeContext::find(const ops::StepKey& key) {
 void RuntimeContext::repeat(const ops::StepKey& key, const std::function<void()>& ops) {
   if (!options_.graphs) return ops();
   if (find(key) == nullptr) {
+    ++first_repeats_;
     ops();
     if (steps_.size() == kMaxSteps) {
       if (steps_.front().graph != nullptr) cudaGraphExecDestroy(steps_.front().graph);
@@ -214,7 +218,10 @@ void RuntimeContext::repeat(const ops::StepKey& key, const std::function<void()>
     return;
   }
   Step& step = *find(key);
-  if (step.graph == nullptr) record(step, ops);
+  if (step.graph == nullptr) {
+    ++first_repeats_;
+    record(step, ops);
+  }
   check(cudaGraphLaunch(step.graph, stream_));
   repeated_kernels_ = step.num_kernels;
 }

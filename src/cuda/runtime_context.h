@@ -30,6 +30,7 @@ class RuntimeContext final : public Context {
   void repeat(const ops::StepKey& key, const std::function<void()>& ops);
   void forget_steps();
   int repeated_kernels() const { return repeated_kernels_; }
+  int64_t first_repeats() const { return first_repeats_; }
   DeviceMemory& memory() { return *memory_; }
 
  private:
@@ -65,6 +66,7 @@ class RuntimeContext final : public Context {
   size_t current_set_ = 0;
   std::vector<Step> steps_{};  // least recently recorded first
   int repeated_kernels_ = 0;   // of the last replay
+  int64_t first_repeats_ = 0;  // that ran directly or were recorded
 };
 
 }  // namespace tessera::cuda

@@ -11,10 +11,11 @@
 #include "core/bandwidth.h"
 #include "core/logit_math.h"
 #include "core/parallel.h"
-#include "core/philox.h"
+#include "eval/bench_draft.h"
 #include "eval/gemm_yardstick.h"
 #include "eval/profiling_ops.h"
 #include "eval/synthetic.h"
+#include "runtime/backend.h"
 #include "runtime/loaded_model.h"
 #include "runtime/scoped_sequence.h"
 
@@ -23,7 +24,6 @@ namespace {
 
 constexpr int kDefaultContexts[] = {128, 512, 2048, 8192, 32768};
 constexpr int kWarmUpTokens = 256;
-constexpr uint64_t kTextSeed = 7;
 constexpr double kKibibyte = 1024;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -34,14 +34,6 @@ double peak_rss_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) * kKibibyte;
-}
-
-/// Random ids: routing and block selection spread as on text without structure.
-std::vector<int32_t> random_ids(size_t count, int vocab) {
-  std::vector<int32_t> ids(count);
-  for (size_t at = 0; at < count; ++at)
-    ids[at] = static_cast<int32_t>(philox_uniform(kTextSeed, at, DrawPurpose::kSample) * vocab);
-  return ids;
 }
 
 ops::Cost total_cost(const ProfilingOps& profile) {
@@ -258,13 +250,21 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
                  .found = std::to_string(options.decode_tokens)});
   EngineOptions engine = options.engine;
   engine.max_sequences = 2;  // the frontier and its fork
+  if (options.draft && (*options.draft < kDraftAuto || *options.draft > engine.max_draft))
+    return fail({.code = Errc::kInvalidArgument,
+                 .what = "draft out of range",
+                 .expected = "auto, or 0 to " + std::to_string(engine.max_draft),
+                 .found = std::to_string(*options.draft)});
   SyntheticModel synthetic;
   Result<std::unique_ptr<LoadedModel>> model;
   if (options.synthetic == SyntheticWeights::kNone) {
     model = LoadedModel::load(engine);
   } else {
+    // Weights take a while: a device that cannot be used is said first.
+    if (auto backend = make_backend(engine); !backend) return fail(backend.error());
     if (options.on_progress) options.on_progress("generating synthetic weights");
-    synthetic = make_synthetic_model(options.synthetic, options.synthetic_layers);
+    synthetic = make_synthetic_model(options.synthetic, options.synthetic_layers,
+                                     options.draft.has_value());
     engine.model_dir.clear();
     model = LoadedModel::from_parts(
         {.config = synthetic.config, .weights = std::move(synthetic.weights)}, engine);
@@ -280,8 +280,16 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
   Memory& memory = (*model)->ops().memory();
   report.ceiling =
       memory.on_host() ? measure_ceiling(engine.threads) : measure_device_ceiling(memory);
-  FrontierBench bench(**model, options);
-  if (auto status = bench.run(*contexts, report); !status) return fail(status.error());
+  report.synthetic = options.synthetic != SyntheticWeights::kNone;
+  {
+    FrontierBench bench(**model, options);
+    if (auto status = bench.run(*contexts, report); !status) return fail(status.error());
+  }
+  if (!options.draft) return report;
+  (*model)->replace_ops((*model)->ops());  // those of the bench are gone
+  auto drafts = bench_drafts(std::move(*model), options, *contexts);
+  if (!drafts) return fail(std::move(drafts.error()));
+  report.drafts = std::move(*drafts);
   return report;
 }
 

@@ -183,9 +183,34 @@ MoeWeights moe(Filler& fill, const ModelConfig& config, DType dtype) {
   return weights;
 }
 
+LayerWeights layer(Filler& fill, const ModelConfig& config, LayerKind kind, DType experts) {
+  LayerWeights layer;
+  layer.kind = kind;
+  layer.attn_mixer = mixer(fill, config, true);
+  layer.mlp_mixer = mixer(fill, config, true);
+  if (kind == LayerKind::kGdn) {
+    layer.gdn = gdn(fill, config);
+  } else {
+    layer.qsa = qsa(fill, config);
+  }
+  layer.moe = moe(fill, config, experts);
+  return layer;
+}
+
+DraftWeights draft_layer(Filler& fill, const ModelConfig& config, DType experts) {
+  DraftWeights weights;
+  weights.norm_embedding = fill.constant(static_cast<size_t>(config.hidden), 0.0F);
+  weights.norm_hidden = fill.constant(static_cast<size_t>(config.wide()), 0.0F);
+  weights.embedding = fill.linear(config.hidden, config.hidden);
+  weights.hidden = fill.linear(config.hidden, config.hidden);
+  weights.layer = layer(fill, config, LayerKind::kQsa, experts);
+  weights.final_mixer = mixer(fill, config, false);
+  return weights;
+}
+
 }  // namespace
 
-SyntheticModel make_synthetic_model(SyntheticWeights kind, int layers) {
+SyntheticModel make_synthetic_model(SyntheticWeights kind, int layers, bool draft) {
   SyntheticModel model;
   model.config = released_geometry(layers);
   const ModelConfig& config = model.config;
@@ -197,19 +222,9 @@ SyntheticModel make_synthetic_model(SyntheticWeights kind, int layers) {
   weights.embed = fill.linear(config.vocab_size, config.hidden);
   weights.lm_head = fill.linear(config.vocab_size, config.hidden);
   weights.final_mixer = mixer(fill, config, false);
-  for (const LayerKind layer_kind : config.layers) {
-    LayerWeights layer;
-    layer.kind = layer_kind;
-    layer.attn_mixer = mixer(fill, config, true);
-    layer.mlp_mixer = mixer(fill, config, true);
-    if (layer_kind == LayerKind::kGdn) {
-      layer.gdn = gdn(fill, config);
-    } else {
-      layer.qsa = qsa(fill, config);
-    }
-    layer.moe = moe(fill, config, expert_dtype);
-    weights.layers.push_back(std::move(layer));
-  }
+  for (const LayerKind layer_kind : config.layers)
+    weights.layers.push_back(layer(fill, config, layer_kind, expert_dtype));
+  if (draft) weights.draft = draft_layer(fill, config, expert_dtype);
   return model;
 }
 

@@ -20,7 +20,8 @@ struct SyntheticModel {
 
 /// kBf16: every weight BF16. kFp8: routed experts E4M3 with 128x128 scales, the rest BF16.
 /// `layers` 0: one GDN and one QSA layer with 64 experts and a small vocabulary, for a CPU. Else
-/// that many layers of the released pattern with all 512 experts and the whole vocabulary.
-SyntheticModel make_synthetic_model(SyntheticWeights kind, int layers);
+/// that many layers of the released pattern with all 512 experts and the whole vocabulary. `draft`:
+/// with a draft layer.
+SyntheticModel make_synthetic_model(SyntheticWeights kind, int layers, bool draft = false);
 
 }  // namespace tessera

@@ -33,7 +33,8 @@ VerifyBounds verify_bounds(const EngineOptions& options) {
             .swaps_may_be_ties = true,
             .golden_margin = 2e-2,
             .reference_margin = 5e-2,
-            .perplexity = 5e-3};
+            .perplexity = 5e-3,
+            .draft_flips = 2e-2};
   if (has_bf16_caches(options))
     return {.relative_l2 = 1e-2,
             .tensors_must_pass = false,
@@ -61,7 +62,8 @@ std::string describe_bounds(const EngineOptions& options, const VerifyBounds& bo
   text += "; n-gram ids equal; greedy ids equal where the reference's margin is at least " +
           short_number(bounds.golden_margin) + " (golden) or " +
           short_number(bounds.reference_margin) + " (reference.json); perplexity within " +
-          short_number(bounds.perplexity) + " relative";
+          short_number(bounds.perplexity) + " relative; at most " +
+          short_number(bounds.draft_flips) + " of the first drafts accepted otherwise";
   return text;
 }
 

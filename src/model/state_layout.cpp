@@ -15,7 +15,6 @@ constexpr int kMaxDraftLimit = 63;
 constexpr size_t kPositionAxes = 3;
 constexpr size_t kTokenSlotBytes = sizeof(int64_t);
 /// Frontier and count of the pending drafts.
-constexpr size_t kHeaderBytes = kCacheLine;
 
 struct Traits {
   const char* name = nullptr;
@@ -85,10 +84,6 @@ size_t matrix_bytes(const ops::GdnShape& shape) {
          static_cast<size_t>(shape.value_dim);
 }
 
-size_t pending_drafts_bytes(int max_draft) {
-  return kHeaderBytes + sizeof(int32_t) * static_cast<size_t>(max_draft);
-}
-
 /// A ring entry or a row of `count` activations.
 size_t activations(int count, const StateOptions& options) {
   return static_cast<size_t>(count) * dtype_bytes(options.activation);
@@ -124,7 +119,7 @@ Extent extent(StatePart part, const ModelConfig& config, const StateOptions& opt
       return {config.ple.layers, activations(config.wide(), options), config.ple.conv_reach()};
     case StatePart::kTokenIds: return {once, kTokenSlotBytes, config.ple.ngram_size - 1};
     case StatePart::kWideResidual: return {once, activations(config.wide(), options)};
-    case StatePart::kPendingDrafts: return {drafting, pending_drafts_bytes(options.max_draft)};
+    case StatePart::kPendingDrafts: return {drafting, sizeof(DraftCounts)};
     case StatePart::kSampler: return {once, 0};
   }
   return {};

@@ -51,6 +51,12 @@ enum class Rejected : uint8_t {
   kRewound,      // host state goes back to the accepted row
 };
 
+/// StatePart::kPendingDrafts: where the last round stopped.
+struct DraftCounts {
+  int64_t draft_rows = 0;     // that the draft layer holds
+  int32_t accepted_rows = 0;  // of StatePart::kPendingGdn, in every layer
+};
+
 struct StateEntry {
   StatePart part = StatePart::kKeys;
   const char* name = "";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The blocks of a layer: n-gram memory, Gated DeltaNet, sparse attention, mixture of experts.
 #include <array>
+#include <cstddef>
 
 #include "model/text_model.h"
 
@@ -81,6 +82,8 @@ ops::GdnArgs TextModel::gdn_constants(int layer) const {
   if (layout_.pending_rows() > 0) {
     args.pending_offset = layout_.offset(StatePart::kPendingGdn, layer);
     args.pending_rows = layout_.pending_rows();
+    args.accepted_offset =
+        layout_.offset(StatePart::kPendingDrafts, 0) + offsetof(DraftCounts, accepted_rows);
   }
   return args;
 }

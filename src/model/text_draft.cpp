@@ -47,6 +47,7 @@ void TextModel::reserve_draft(const DraftLaunch& launch) {
                        dtype_bytes(traits_.activation);
   if (bytes > draft_wide_.bytes()) {
     assert(launch.source != DraftSource::kDraft);
+    ops_.forget_repeats();  // what was recorded writes to the old place
     draft_wide_ = MemoryBlock(ops_.memory(), bytes);
   }
   pass_ = &draft_;

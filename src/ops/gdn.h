@@ -28,13 +28,13 @@ struct GdnShape {
   constexpr int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
 };
 
-/// What a verify launch leaves of its rows in the slot: a header that starts with the number of
-/// accepted rows (int32), then rows of floats, each k [Hv, dk] (a copy for every value head, so
-/// that a head reads and writes nothing but its own), v [Hv, dv], g [Hv], beta [Hv].
+/// What a verify launch leaves of its rows in the slot: rows of floats, each k [Hv, dk] (a copy for
+/// every value head, so that a head reads and writes nothing but its own), v [Hv, dv], g [Hv], beta
+/// [Hv].
 struct GdnPending {
-  GdnShape shape;
+  static constexpr size_t kLineBytes = 64;
 
-  static constexpr size_t kHeaderBytes = 64;
+  GdnShape shape;
 
   // Places within a row, in floats.
   constexpr size_t key_at(int head) const { return floats(head, shape.key_dim); }
@@ -45,22 +45,15 @@ struct GdnPending {
   constexpr size_t beta_at() const { return log_decay_at() + floats(shape.value_heads, 1); }
   /// A whole number of cache lines, so that vectors stay aligned in every row.
   constexpr size_t row_floats() const {
-    constexpr size_t kLine = kHeaderBytes / sizeof(float);
+    constexpr size_t kLine = kLineBytes / sizeof(float);
     return (beta_at() + floats(shape.value_heads, 1) + kLine - 1) / kLine * kLine;
   }
   constexpr size_t bytes(int rows) const {
-    return kHeaderBytes + static_cast<size_t>(rows) * row_floats() * sizeof(float);
+    return static_cast<size_t>(rows) * row_floats() * sizeof(float);
   }
 
-  /// Of a header in host memory; a count that no launch can have left is cut.
-  int accepted(const std::byte* pending, int most) const {
-    int32_t count = 0;
-    std::memcpy(&count, pending, sizeof count);
-    return count < 0 ? 0 : count < most ? count : most;
-  }
   float* row(std::byte* pending, int index) const {
-    return reinterpret_cast<float*>(pending + kHeaderBytes) +
-           static_cast<size_t>(index) * row_floats();
+    return reinterpret_cast<float*>(pending) + static_cast<size_t>(index) * row_floats();
   }
 
  private:
@@ -90,8 +83,16 @@ struct GdnArgs {
   /// rows. The caller sets the accepted count between two such launches; spans without rows only
   /// apply what is accepted. Rings are written as always.
   bool verify = false;
-  size_t pending_offset = 0;  // in the slot: GdnPending
-  int pending_rows = 0;       // rows that it holds; counts above it are cut
+  size_t pending_offset = 0;   // in the slot: GdnPending
+  int pending_rows = 0;        // rows that it holds
+  size_t accepted_offset = 0;  // in the slot: int32, how many of them count, of all layers
+
+  /// Of a slot in host memory; a count that no launch can have left is cut.
+  int accepted_rows(const std::byte* slot) const {
+    int32_t count = 0;
+    std::memcpy(&count, slot + accepted_offset, sizeof count);
+    return count < 0 ? 0 : count < pending_rows ? count : pending_rows;
+  }
 };
 
 Cost cost(const GdnArgs& args);

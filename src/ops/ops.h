@@ -3,6 +3,7 @@
 // graph. All pointers in the arguments of an op lie in the backend's memory.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -103,11 +104,13 @@ class Ops {
     static_cast<void>(key);
     ops();
   }
-  /// Drops what `repeat` has kept: another caller begins, whose buffers may lie where those of the
-  /// last one lay.
+  /// Drops what `repeat` has kept: buffers that a key does not name move, or another caller begins,
+  /// whose buffers may lie where those of the last one lay.
   virtual void forget_repeats() {}
   /// Kernels in the step that `repeat` repeated last; 0 where nothing is recorded.
   virtual int repeated_kernels() const { return 0; }
+  /// Calls of `repeat` so far that took longer than the next one with their key will.
+  virtual int64_t first_repeats() const { return 0; }
 
   virtual void embed(const EmbedArgs& args) = 0;
   /// Called where `traits().drafts` says so.

@@ -55,7 +55,12 @@ Result<std::unique_ptr<ops::Ops>> make_backend(const EngineOptions& options) {
     return unsupported("reference ops run on the CPU only", options.device,
                        "leave out --ops, or use --device cpu");
   if (const std::string reason = cuda::why_unusable(*index); !reason.empty())
-    return unsupported("the CUDA device cannot be used", reason, "--device cpu works everywhere");
+    return fail({.code = Errc::kUnsupported,
+                 .what = "the CUDA device cannot be used",
+                 .where = "--device " + options.device,
+                 .expected = "an NVIDIA GPU of compute capability 8.0 or newer and its driver",
+                 .found = reason,
+                 .hint = "--device cpu works everywhere"});
   return cuda::make_ops(
       {.device = *index, .pdl = options.overlap_kernels, .graphs = options.record_steps});
 #else

@@ -46,13 +46,15 @@ void EngineLoop::propose(std::span<const Turn> turns, ops::Role role, bool live)
   choose_depths(kept, static_cast<int>(turns.size() - kept.size()));
   if (live)
     for (const Turn* turn : kept) fit_depth(*turn->running);
+  const int64_t first_repeats = model_->ops().first_repeats();
   const auto begin = RunningRequest::Clock::now();
   auto status = guarded([&]() -> Result<void> {
     if (auto caught_up = catch_up(kept, role, live); !caught_up) return caught_up;
     return live ? draft(kept) : Result<void>();
   });
   if (status) {
-    if (role == ops::Role::kDecode) record_drafts(kept, seconds_since(begin));
+    if (role == ops::Role::kDecode && model_->ops().first_repeats() == first_repeats)
+      record_drafts(kept, seconds_since(begin));
     return;
   }
   log_message(LogLevel::kWarning, "drafting ends: " + status.error().message());

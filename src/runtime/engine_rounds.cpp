@@ -159,12 +159,14 @@ Result<void> EngineLoop::launch_turns(std::span<const Turn> turns, bool verify) 
     for (size_t row = 0; row < turn.ids.size(); ++row)
       logit_rows.push_back(static_cast<int32_t>(logit_rows.size()));
   }
+  const int64_t first_repeats = model_->ops().first_repeats();
   const auto begin = RunningRequest::Clock::now();
   auto launched =
       verify ? model_->verify(work, logit_rows) : model_->run(work, ops::Role::kDecode, logit_rows);
   if (!launched) return launched;
   sample(turns, 0, false);
-  policy_.trunk_launch(static_cast<int>(logit_rows.size()), seconds_since(begin));
+  if (model_->ops().first_repeats() == first_repeats)  // others say nothing about later rounds
+    policy_.trunk_launch(static_cast<int>(logit_rows.size()), seconds_since(begin));
   return {};
 }
 

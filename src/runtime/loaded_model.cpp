@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "core/parallel.h"
@@ -184,28 +185,64 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   return model;
 }
 
-/// The largest prompt launch and the largest decode launch, once: whatever memory a launch may ever
-/// want is taken now, or the load fails, and no request pays for a first use.
+/// The largest prompt launch and the largest decode launch, once, drafts included: whatever memory
+/// a launch may ever want is taken now, or the load fails, and no request pays for a first use.
 Result<void> LoadedModel::warm_up() {
+  const int most_rows = has_draft() ? options_.max_draft + 1 : 1;
+  const auto rows_each = static_cast<size_t>(std::clamp(max_context_ - 1, 1, most_rows));
+  const int room = max_context_ - static_cast<int>(rows_each);
+  const std::vector<int32_t> ids(static_cast<size_t>(std::clamp(room, 1, options_.prefill_chunk)));
+  const std::vector<int32_t> several(rows_each);
   std::vector<ScopedSequence> sequences;
   std::vector<SequenceRows> rows;
-  std::vector<int32_t> logit_rows;
-  const std::vector<int32_t> ids(
-      static_cast<size_t>(std::clamp(max_context_ - 1, 1, options_.prefill_chunk)), 0);
   for (int index = 0; index < options_.max_sequences; ++index) {
     Result<ScopedSequence> sequence = ScopedSequence::create(*store_);
     if (!sequence) return fail(std::move(sequence.error()));
-    if (index == 0) {
-      if (auto status = prefill(sequence->id(), ids); !status) return status;
-    }
-    rows.push_back({.sequence = sequence->id(), .ids = std::span(ids).first(1)});
-    logit_rows.push_back(index);
+    rows.push_back({.sequence = sequence->id(), .ids = several});
     sequences.push_back(std::move(*sequence));
   }
-  if (auto status = run(rows, ops::Role::kDecode, logit_rows); !status) return status;
-  std::vector<float> last(static_cast<size_t>(parts_.config.vocab_size));
-  logits(0, 1, last.data());
-  return {};
+  const SequenceRows prompt{.sequence = rows.front().sequence, .ids = ids};
+  const int32_t last_row = static_cast<int32_t>(ids.size()) - 1;
+  if (auto status = run({&prompt, 1}, ops::Role::kPrefill, {&last_row, 1}); !status) return status;
+  draw_any(1);
+  if (has_draft()) {
+    const DraftRows drafted{.sequence = prompt.sequence, .position = 0, .next_ids = ids};
+    const DraftRun how{.role = ops::Role::kPrefill, .cache_only = true};
+    if (auto status = draft({&drafted, 1}, how); !status) return status;
+  }
+  std::vector<int32_t> logit_rows(rows.size() * rows_each);
+  std::iota(logit_rows.begin(), logit_rows.end(), 0);
+  const auto status =
+      has_draft() ? verify(rows, logit_rows) : run(rows, ops::Role::kDecode, logit_rows);
+  if (!status) return status;
+  draw_any(logit_rows.size());
+  return has_draft() ? warm_up_drafts(rows) : status;
+}
+
+/// Tokens of the last launch that nobody reads.
+void LoadedModel::draw_any(size_t rows) {
+  const std::vector<ops::SampleRow> draws(rows, {.valid_vocab = parts_.config.vocab_size});
+  std::vector<ops::SampledToken> results(rows);
+  sample(0, {.rows = draws, .results = results});
+}
+
+/// Cache rows of everything that was verified, a live row of each sequence, and the next of a
+/// chain.
+Result<void> LoadedModel::warm_up_drafts(std::span<const SequenceRows> decoded) {
+  std::vector<DraftRows> rows;
+  int first_source = 0;
+  for (const SequenceRows& each : decoded) {
+    rows.push_back({.sequence = each.sequence,
+                    .position = store_->length(each.sequence),
+                    .next_ids = each.ids,
+                    .first_source = first_source});
+    first_source += static_cast<int>(each.ids.size());
+  }
+  if (auto status = draft(rows, {.cache_only = true}); !status) return status;
+  for (DraftRows& each : rows) each.next_ids = each.next_ids.first(1);
+  if (auto status = draft(rows, {}); !status) return status;
+  for (size_t at = 0; at < rows.size(); ++at) rows[at].first_source = static_cast<int>(at);
+  return draft(rows, {.source = DraftSource::kDraft});
 }
 
 /// Every running sequence can reach the full context; snapshots share these pages. A device gives

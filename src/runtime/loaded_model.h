@@ -123,10 +123,13 @@ class LoadedModel {
   LoadedModel() = default;
   Result<void> make_store();
   Result<void> warm_up();
+  void draw_any(size_t rows);
+  Result<void> warm_up_drafts(std::span<const SequenceRows> decoded);
   Result<void> check_ids(std::span<const int32_t> ids) const;
   Result<void> prepare_rows(SequenceId sequence, int64_t first, int64_t end);
   Result<void> launch(std::span<const SequenceRows> sequences, ops::Role role,
                       std::span<const int32_t> logit_rows, bool verify, Tap* tap);
+  std::byte* draft_counts(SequenceId sequence) const;
   void set_pending(SequenceId sequence, int rows);
 
   EngineOptions options_{};

@@ -2,6 +2,7 @@
 // Launches of the trunk and of the draft layer: pages, spans, positions, and what is committed.
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <utility>
 
 #include "runtime/loaded_model.h"
@@ -109,11 +110,15 @@ void LoadedModel::accept(const SequenceRows& rows, int first_row, int accepted) 
   set_pending(rows.sequence, accepted);
 }
 
+/// A DraftCounts in the backend's memory.
+std::byte* LoadedModel::draft_counts(SequenceId sequence) const {
+  return store_->slot(sequence) + layout_->offset(StatePart::kPendingDrafts, 0);
+}
+
 void LoadedModel::set_pending(SequenceId sequence, int rows) {
   const int32_t count = rows;
-  for (const int layer : layout_->entry(StatePart::kPendingGdn).layers)
-    ops_->memory().copy_in(store_->slot(sequence) + layout_->offset(StatePart::kPendingGdn, layer),
-                           &count, sizeof count);
+  ops_->memory().copy_in(draft_counts(sequence) + offsetof(DraftCounts, accepted_rows), &count,
+                         sizeof count);
   store_->set_pending_rows(sequence, rows);
 }
 
@@ -161,14 +166,14 @@ Result<void> LoadedModel::draft(std::span<const DraftRows> sequences, const Draf
 
 int64_t LoadedModel::draft_rows(SequenceId sequence) const {
   int64_t rows = 0;
-  ops_->memory().copy_out(
-      &rows, store_->slot(sequence) + layout_->offset(StatePart::kPendingDrafts, 0), sizeof rows);
+  ops_->memory().copy_out(&rows, draft_counts(sequence) + offsetof(DraftCounts, draft_rows),
+                          sizeof rows);
   return rows;
 }
 
 void LoadedModel::set_draft_rows(SequenceId sequence, int64_t rows) {
-  ops_->memory().copy_in(store_->slot(sequence) + layout_->offset(StatePart::kPendingDrafts, 0),
-                         &rows, sizeof rows);
+  ops_->memory().copy_in(draft_counts(sequence) + offsetof(DraftCounts, draft_rows), &rows,
+                         sizeof rows);
 }
 
 }  // namespace tessera

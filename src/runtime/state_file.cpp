@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <new>
 
 #include "io/mapped_file.h"
+#include "runtime/guarded.h"
 #include "runtime/state_codec.h"
 
 namespace tessera {
@@ -20,17 +20,6 @@ tl::unexpected<Error> io_error(std::string what, const std::string& path, int co
                .what = std::move(what),
                .where = path,
                .found = std::strerror(code)});
-}
-
-/// Runs `work` so that a failed allocation is an Error. Its text fits into the string object: there
-/// may be no memory for more.
-template <class Work>
-auto with_memory_failure(Work&& work) -> decltype(work()) {
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    return fail({.code = Errc::kOutOfMemory, .what = "out of memory"});
-  }
 }
 
 /// A new file next to `path`; removed unless it was renamed over it.

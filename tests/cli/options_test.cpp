@@ -172,6 +172,9 @@ TEST_F(OptionsTest, TheOtherCommandsTakeTheModelAsAWord) {
   ASSERT_TRUE(bench.has_value());
   EXPECT_EQ(std::get<BenchArgs>(*bench).bench.contexts, (std::vector<int>{16, 32}));
   EXPECT_EQ(std::get<BenchArgs>(*bench).bench.synthetic, SyntheticWeights::kFp8);
+  EXPECT_FALSE(std::get<BenchArgs>(*bench).bench.draft.has_value());
+  EXPECT_EQ(std::get<BenchArgs>(*parse({"bench", "--draft", "3"})).bench.draft, 3);
+  EXPECT_EQ(std::get<BenchArgs>(*parse({"bench", "--draft", "auto"})).bench.draft, kDraftAuto);
 }
 
 TEST_F(OptionsTest, VerboseMayStandOnEitherSideOfTheCommand) {
@@ -216,6 +219,7 @@ TEST_F(OptionsTest, WrongUseEndsWithTwo) {
                                                                  {"run", "--draft", "many"},
                                                                  {"shortlist", "-o", "list"},
                                                                  {"shortlist", "--corpus", "a"},
+                                                                 {"bench", "--draft", "-1"},
                                                                  {"bench", "--contexts", "0"}}) {
     const auto command = parse(words);
     ASSERT_FALSE(command.has_value()) << (words.empty() ? "no words" : words.back());

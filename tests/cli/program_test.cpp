@@ -286,6 +286,20 @@ TEST(ProgramTest, BenchReportsEveryContext) {
   ASSERT_EQ(report.at("frontiers").as_array().size(), 2U);
   for (const auto& row : report.at("frontiers").as_array())
     EXPECT_GT(row.at("decode_tokens_per_second").to_number<double>(), 0.0);
+  EXPECT_TRUE(report.at("drafting").as_array().empty());
+}
+
+TEST(ProgramTest, BenchMeasuresDraftsAgainstPlainDecoding) {
+  const auto report =
+      run_json({"bench", kTiny, "--contexts", "64", "--decode-tokens", "4", "--draft", "2"});
+  const auto& rows = report.at("drafting").as_array();
+  ASSERT_EQ(rows.size(), 3U);
+  for (const auto& row : rows) {
+    EXPECT_TRUE(row.at("same_text").as_bool()) << row.at("text").as_string();
+    EXPECT_GT(row.at("plain_tokens_per_second").to_number<double>(), 0.0);
+    EXPECT_GT(row.at("drafted_tokens_per_second").to_number<double>(), 0.0);
+    EXPECT_EQ(row.at("drafts").at("proposed").as_array().size(), 2U);
+  }
 }
 
 TEST(ProgramTest, AShortlistOfATextDraftsTheSameAnswer) {

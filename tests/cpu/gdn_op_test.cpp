@@ -46,7 +46,8 @@ class GdnCase {
         norm_(random_.normals(dv_)),
         ring_(make_ring(kGapBytes, channels_ * sizeof(float), shape.conv_kernel - 1)),
         matrix_at_(kGapBytes + ring_.entry_bytes * static_cast<size_t>(ring_.slots) + kGapBytes),
-        pending_at_(matrix_at_ + heads_ * dk_ * dv_ * sizeof(float) + kGapBytes) {
+        accepted_at_(matrix_at_ + heads_ * dk_ * dv_ * sizeof(float) + kGapBytes),
+        pending_at_(accepted_at_ + sizeof(int32_t) + kGapBytes) {
     for (const int length : lengths_) draw(static_cast<size_t>(length), gates);
   }
 
@@ -73,7 +74,7 @@ class GdnCase {
     return result;
   }
   void set_accepted(Result& result, size_t sequence, int32_t count) const {
-    std::memcpy(result.sequences[sequence].slot.data() + pending_at_, &count, sizeof count);
+    std::memcpy(result.sequences[sequence].slot.data() + accepted_at_, &count, sizeof count);
   }
 
   /// The specification's recurrence over whole sequences, state in double.
@@ -117,7 +118,7 @@ class GdnCase {
     const size_t pending = ops::GdnPending{shape_}.bytes(kMaxDecodeRows);
     std::vector<Sequence> sequences(lengths_.size());
     for (Sequence& sequence : sequences) {
-      sequence.slot.resize(pending_at_ + ops::GdnPending::kHeaderBytes, std::byte{0});
+      sequence.slot.resize(accepted_at_ + sizeof(int32_t), std::byte{0});
       sequence.slot.resize(pending_at_ + pending + kGapBytes, kPoison);
     }
     return sequences;
@@ -132,7 +133,7 @@ class GdnCase {
   size_t channels_, heads_, dk_, dv_;
   Values conv_, a_log_, dt_bias_, norm_;
   ops::RingRef ring_;
-  size_t matrix_at_, pending_at_;
+  size_t matrix_at_, accepted_at_, pending_at_;
   Inputs inputs_{};
 };
 
@@ -160,7 +161,8 @@ void GdnCase::run_launch(ops::Ops& backend, const Launch& launch, ops::Role role
                .out = out.data(),
                .verify = verify,
                .pending_offset = pending_at_,
-               .pending_rows = kMaxDecodeRows});
+               .pending_rows = kMaxDecodeRows,
+               .accepted_offset = accepted_at_});
   EXPECT_TRUE(out.guards_intact());
   batch.scatter(out.all(), heads_ * dv_, result.out);
   batch.advance();

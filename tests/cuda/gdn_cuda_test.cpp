@@ -36,6 +36,7 @@ struct Inputs {
 struct Layout {
   ops::RingRef ring{};
   size_t matrix = 0;
+  size_t accepted = 0;
   size_t pending = 0;
   size_t bytes = 0;
 
@@ -43,7 +44,8 @@ struct Layout {
   explicit Layout(size_t activation_bytes, size_t skew = 0) {
     ring = make_ring(0, kChannels * activation_bytes, kShape.conv_kernel - 1);
     matrix = ring.entry_bytes * static_cast<size_t>(ring.slots) + skew;
-    pending = align_up(matrix + kCells * sizeof(float));
+    accepted = align_up(matrix + kCells * sizeof(float));
+    pending = align_up(accepted + sizeof(int32_t));
     bytes = pending + ops::GdnPending{kShape}.bytes(kMaxDecodeRows);
   }
 };
@@ -117,6 +119,7 @@ class GdnCudaTest : public CudaTest {
     args.matrix_offset = state.layout.matrix;
     args.pending_offset = state.layout.pending;
     args.pending_rows = kMaxDecodeRows;
+    args.accepted_offset = state.layout.accepted;
     args.out = world().bytes(batch.rows() * kValues * sizeof(uint16_t));
     return args;
   }
@@ -147,7 +150,7 @@ class GdnCudaTest : public CudaTest {
     for (const Piece& piece : launch) {
       const int32_t accepted = piece.tokens - piece.rejected;
       if (verify)
-        world().copy_in(state.slots[piece.sequence] + state.layout.pending, &accepted,
+        world().copy_in(state.slots[piece.sequence] + state.layout.accepted, &accepted,
                         sizeof accepted);
     }
   }

@@ -122,8 +122,10 @@ TEST_F(MixerCudaTest, MatchesTheDefinition) {
   for (const cuda::MixerTile& tile : cuda::kMixerTiles) {
     ASSERT_NO_FATAL_FAILURE(prepare(tile, kMostRows));
     read_weights();
+    // Every block reads its weights once per 8 rows: the released size is the expensive one.
+    const std::vector<int> few = tile.clusters > 1 ? std::vector{33} : std::vector{1, 9, 70};
     for (const int rows :
-         sized<std::vector<int>>({1, 3, 8, 9, 16, 17, 32, 33, 70, kMostRows}, {1, 9, 70})) {
+         sized<std::vector<int>>({1, 3, 8, 9, 16, 17, 32, 33, 70, kMostRows}, few)) {
       SCOPED_TRACE(testing::Message() << "hidden " << hidden_ << " rows " << rows);
       const Mixed got = run(0, rows, ops::Role::kDecode);
       for (const int row : {0, rows / 2, rows - 1})
@@ -173,20 +175,24 @@ TEST_F(MixerCudaTest, SeparateLaunchesAgree) {
   for (const cuda::MixerTile& tile : cuda::kMixerTiles) {
     ASSERT_NO_FATAL_FAILURE(prepare(tile, 600));
     read_weights();
-    for (const int rows : sized<std::vector<int>>({1, 64, 65, 600}, {1, 200})) {
+    // Reduced: as few rows as make a block of gated_up go round its ring.
+    for (const int rows : sized<std::vector<int>>({1, 64, 65, 600}, {193})) {
       SCOPED_TRACE(testing::Message() << "hidden " << hidden_ << " rows " << rows);
       const Mixed got = run(0, rows, ops::Role::kPrefill);
+      const auto last = static_cast<size_t>(rows - 1);
+      ASSERT_NO_FATAL_FAILURE(expect_row(row_of(normed_, 0), got, 0));
+      ASSERT_NO_FATAL_FAILURE(expect_row(row_of(normed_, last), got, last));
+      if (reduced()) continue;  // the rest launches the same kernels
       ASSERT_NO_FATAL_FAILURE(expect_same_rows(got, 0, run(0, rows, ops::Role::kPrefill), rows));
       const Mixed want = run(0, rows, ops::Role::kDecode);
       ASSERT_TRUE(close(got.mixed, want.mixed, 2 * kRounding));
       ASSERT_TRUE(close(got.inject, want.inject, 1e-4, 1));
-      ASSERT_NO_FATAL_FAILURE(expect_row(row_of(normed_, 0), got, 0));
     }
   }
 }
 
 TEST_F(MixerCudaTest, NormsRowsThatNobodyNormed) {
-  ASSERT_NO_FATAL_FAILURE(prepare(cuda::kMixerTiles[0], 5));
+  ASSERT_NO_FATAL_FAILURE(prepare(cuda::kMixerTiles[sized<size_t>(0, 1)], 5));
   read_weights();
   const std::vector<float> norm = read_floats(weights_.norm, wide_);
   for (const ops::Role role : kRoles) {
@@ -209,15 +215,19 @@ TEST_F(MixerCudaTest, NormsRowsThatNobodyNormed) {
 
 TEST_F(MixerCudaTest, FinalMixerHasNoInjectLogits) {
   ASSERT_NO_FATAL_FAILURE(prepare(cuda::kMixerTiles[0], 7));
-  const Mixed want = run(0, 7, ops::Role::kDecode);
-  ops::MixerArgs launch = args(0, 7, ops::Role::kDecode);
-  launch.inject = nullptr;
-  launch.weights.inject = {};
-  cuda::launch_mixer(context(), launch);
-  ASSERT_TRUE(same_bits(results(launch).mixed, want.mixed));
-  launch.role = ops::Role::kPrefill;
-  cuda::launch_mixer(context(), launch);
-  ASSERT_TRUE(close(results(launch).mixed, want.mixed, 2 * kRounding));
+  read_weights();
+  for (const ops::Role role : kRoles) {
+    ops::MixerArgs launch = args(0, 7, role);
+    launch.inject = nullptr;
+    launch.weights.inject = {};
+    cuda::launch_mixer(context(), launch);
+    const Mixed got = results(launch);
+    for (const size_t row : {size_t{0}, size_t{6}})
+      ASSERT_NO_FATAL_FAILURE(expect_row(row_of(normed_, row), got, row));
+    if (!reduced()) {
+      ASSERT_TRUE(same_bits(got.mixed, run(0, 7, role).mixed));
+    }
+  }
 }
 
 TEST_F(MixerCudaTest, WaitsForItsInputs) {

@@ -330,12 +330,20 @@ const std::vector<ExpertSize> kFastSizes =
                                     {2560, 640, 40, 10, DType::kF8E4M3, DType::kF8E4M3},
                                     {256, 128, 16, 4},
                                     {128, 128, 16, 4},
+                                    // slices that ten warps do not divide: 13 and 3, 19 and 7
+                                    {832, 192, 12, 4},
+                                    {1216, 448, 12, 1},
+                                    {1664, 384, 12, 4, DType::kF8E4M3, DType::kF8E4M3},
                                     {128, 64, 12, 10}},
                                    {{512, 128, 16, 4},
                                     {256, 128, 16, 4, DType::kF8E4M3, DType::kBF16},
                                     {256, 128, 16, 4, DType::kF8E4M3, DType::kF8E4M3},
                                     {256, 128, 16, 4},
                                     {128, 128, 16, 4},
+                                    // slices that ten warps do not divide: 13 and 3, 19 and 7
+                                    {832, 192, 12, 4},
+                                    {1216, 448, 12, 1},
+                                    {1664, 384, 12, 4, DType::kF8E4M3, DType::kF8E4M3},
                                     {128, 64, 12, 10}});
 
 TEST_F(ExpertsCudaTest, MatchesTheDefinition) {

@@ -56,7 +56,11 @@ TEST(MoePlanTest, RefusalsHaveReasons) {
   EXPECT_NE(why_not_streaming(kReleased, ampere).find("sm_90"), std::string::npos);
   MoeShape shape = kReleased;
   shape.hidden = 5120;
+  shape.width = shape.shared_width = 320;
   EXPECT_NE(why_not_streaming(shape, kH200).find("registers"), std::string::npos);
+  shape = kReleased;
+  shape.width = shape.shared_width = 2560;
+  EXPECT_NE(why_not_streaming(shape, kH200).find("large"), std::string::npos);
   shape = kReleased;
   shape.shared_width = 320;
   EXPECT_NE(why_not_streaming(shape, kH200).find("width"), std::string::npos);
@@ -115,6 +119,21 @@ TEST(MoePlanTest, EveryTileHasOneBlock) {
           EXPECT_EQ(next_shared, shared);
           EXPECT_EQ(next, routed);
         }
+}
+
+/// As many tiles as a launch may have: the products stay within 32 bits.
+TEST(MoePlanTest, SharesOfTheLargestLaunch) {
+  constexpr int kGrid = 132, kUpTiles = 80, kUpSlices = 40;
+  constexpr int kGroups = StreamGeometry::kMostPairs, kSharedTiles = 32 * kUpTiles;
+  int next = 0;
+  for (int block = 0; block < kGrid; ++block) {
+    const StreamShare share =
+        share_of(block, kGrid, kSharedTiles, kUpSlices, kGroups * kUpTiles, kUpSlices);
+    ASSERT_EQ(share.routed_begin, next);
+    ASSERT_GT(share.routed_end, share.routed_begin);
+    next = share.routed_end;
+  }
+  EXPECT_EQ(next, kGroups * kUpTiles);
 }
 
 TEST(MoePlanTest, SharesAreEqual) {

@@ -96,6 +96,10 @@ class QsaFrontCudaTest : public CudaTest {
     }
   }
 
+  void drop_queries() {
+    args_.q_gate = args_.q = args_.index_q = nullptr, queries_ = index_queries_ = 0;
+  }
+
   Left left() {
     Left left{.q = read_bf16(args_.q, queries_),
               .index_q = read_bf16(args_.index_q, index_queries_)};
@@ -200,6 +204,51 @@ TEST_F(QsaFrontCudaTest, ValuesAreRoundedToTheNearestCode) {
     const float nearest = std::clamp(exact, -kLargest, kLargest);
     const float half_unit = std::max(std::abs(nearest) * 0x1p-4F, 0x1p-10F);
     ASSERT_LE(std::abs(code - nearest), half_unit) << "value " << exact;
+  }
+}
+
+/// Rows that only fill caches leave what rows with queries leave there.
+TEST_F(QsaFrontCudaTest, CachesDoNotDependOnQueries) {
+  for (const ops::Role role : kRoles)
+    for (const int rows : kRowsEach)
+      for (const DType dtype : kStored)
+        for (const size_t ring_offset : {kAligned, kMisaligned}) {
+          SCOPED_TRACE(testing::Message() << role_name(role) << " " << rows << " rows, "
+                                          << dtype_name(dtype) << " ring at " << ring_offset);
+          raw_.clear(), ring_positions_.clear();
+          prepare({{.sequences = 3, .rows_each = rows, .position = 62, .role = role}, dtype});
+          const Left with = run(ring_offset);
+          drop_queries();
+          const Left without = run(ring_offset);
+          EXPECT_EQ(without.keys, with.keys);
+          EXPECT_EQ(without.values, with.values);
+          EXPECT_EQ(without.index_keys, with.index_keys);
+          EXPECT_EQ(without.rings, with.rings);
+          world().clear();
+        }
+}
+
+TEST_F(QsaFrontCudaTest, RowsWithoutQueriesWaitForTheirInputs) {
+  for (const ops::Role role : kRoles) {
+    raw_.clear(), ring_positions_.clear();
+    prepare({{.sequences = 3, .rows_each = 6, .position = 7, .role = role}});
+    const size_t index_count = index_queries_ / 4 * 5;
+    drop_queries();
+    const Left want = run(kAligned);
+    reset(kAligned);
+    DelayedProducer producer(context());
+    producer.late(const_cast<void*>(args_.k), kvs_ * sizeof(uint16_t));
+    producer.late(const_cast<void*>(args_.v), kvs_ * sizeof(uint16_t));
+    producer.late(const_cast<void*>(args_.index_qk), index_count * sizeof(uint16_t));
+    for (const ops::RowSpan& span : args_.batch.spans) producer.late(span.slot, kSlotBytes);
+    producer.untouched(cache_.keys.pool, pool_bytes_);
+    EXPECT_TRUE(producer.run([&] { cuda::launch_qsa_front(context(), args_); }));
+    const Left got = left();
+    EXPECT_EQ(got.keys, want.keys);
+    EXPECT_EQ(got.values, want.values);
+    EXPECT_EQ(got.index_keys, want.index_keys);
+    EXPECT_EQ(got.rings, want.rings);
+    world().clear();
   }
 }
 

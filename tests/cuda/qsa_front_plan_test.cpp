@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
 namespace tessera::cuda {
 namespace {
@@ -67,16 +68,23 @@ TEST(QsaFrontPlanTest, RefusalsHaveReasons) {
             std::string::npos);
 }
 
+/// Rows, and whether they have queries.
+constexpr std::pair<int, bool> kLaunches[] = {{0, true},    {1, true},    {4, true},
+                                              {256, true},  {8192, true}, {1, false},
+                                              {256, false}, {8192, false}};
+
 TEST(QsaFrontPlanTest, EveryTaskHasAWarp) {
   ops::QsaShape odd = kReleased;
   odd.index_heads = 1;
   odd.index_dim = 9;
   for (const ops::QsaShape& shape : {kReleased, odd})
     for (const ops::Role role : {ops::Role::kDecode, ops::Role::kPrefill})
-      for (const int rows : {0, 1, 4, 256, 8192}) {
-        const FrontPlan plan = plan_front(shape, cache_of(DType::kBF16), role, rows);
+      for (const auto& [rows, queries] : kLaunches) {
+        const FrontPlan plan = plan_front(shape, cache_of(DType::kBF16), role, rows, queries);
         const int index_tasks = plan.fast ? shape.index_heads / 2 : shape.index_heads;
-        EXPECT_EQ(plan.tasks_per_row, shape.heads + 2 * shape.kv_heads + index_tasks + 1);
+        const int all_tasks = shape.heads + index_tasks + 2 * shape.kv_heads + 1;
+        EXPECT_EQ(plan.first_task, queries ? 0 : shape.heads + index_tasks);
+        EXPECT_EQ(plan.first_task + plan.tasks_per_row, all_tasks);
         EXPECT_GE(plan.warps_per_row * plan.tasks_per_warp, plan.tasks_per_row);
         EXPECT_LT((plan.warps_per_row - 1) * plan.tasks_per_warp, plan.tasks_per_row);
         EXPECT_GE(plan.blocks * kFrontWarps, int64_t{rows} * plan.warps_per_row);

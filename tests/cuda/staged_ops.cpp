@@ -176,9 +176,11 @@ void StagedOps::gdn(const ops::GdnArgs& host) {
   args.matrix_offset =
       slots.single(host.matrix_offset,
                    product({shape.value_heads, shape.key_dim, shape.value_dim}) * sizeof(float));
-  if (host.verify)
+  if (host.verify) {
     args.pending_offset =
         slots.single(host.pending_offset, ops::GdnPending{shape}.bytes(host.pending_rows));
+    args.accepted_offset = slots.single(host.accepted_offset, sizeof(int32_t));
+  }
   std::vector<ops::RowSpan> spans;
   args.batch = slots.upload(spans);
   begin_batch(args.batch);

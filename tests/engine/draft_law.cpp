@@ -11,6 +11,7 @@
 
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/model_harness.h"
+#include "tests/support/chi_square.h"
 
 namespace tessera::test {
 namespace {
@@ -67,17 +68,9 @@ void add_law(LoadedModel& model, const Text& text, double probability,
   }
 }
 
-/// Standard normal score of a chi-square value (Wilson and Hilferty's cube root).
-double normal_score(double chi_square, int freedom) {
-  const double variance = 2.0 / (9.0 * freedom);
-  return (std::cbrt(chi_square / freedom) - (1.0 - variance)) / std::sqrt(variance);
-}
-
 }  // namespace
 
 void check_draft_law(const SamplingParams& sampling, int draws) {
-  constexpr double kScoreLimit = 3.719;  // p = 1e-4
-  constexpr double kLeastExpected = 5.0;
   const auto model = load_model("models/nano", OpsKind::kFast);
   ASSERT_NE(model, nullptr);
   std::map<Text, double> law;
@@ -114,27 +107,9 @@ void check_draft_law(const SamplingParams& sampling, int draws) {
   EXPECT_GT(accepted, draws / 10);
   EXPECT_GT(proposed - accepted, draws / 10);
 
-  double chi_square = 0, rare_expected = 0, rare_found = 0;
-  int bins = 0;
-  const auto add_bin = [&](double expected, double found) {
-    chi_square += (found - expected) * (found - expected) / expected;
-    ++bins;
-  };
-  for (const auto& [text, probability] : law) {
-    const double expected = probability * draws;
-    if (expected == 0) {
-      EXPECT_EQ(counts[text], 0);
-    } else if (expected < kLeastExpected) {
-      rare_expected += expected;
-      rare_found += counts[text];
-    } else {
-      add_bin(expected, counts[text]);
-    }
-  }
-  if (rare_expected > 0) add_bin(std::max(rare_expected, 1.0), rare_found);
-  ASSERT_GE(bins, 2);
-  EXPECT_LT(normal_score(chi_square, bins - 1), kScoreLimit)
-      << "chi-square " << chi_square << " over " << bins << " bins";
+  ChiSquare test;
+  for (const auto& [text, probability] : law) test.add(probability * draws, counts[text]);
+  test.judge();
 }
 
 }  // namespace tessera::test

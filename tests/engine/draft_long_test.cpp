@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/engine/engine_harness.h"
+#include "tests/engine/setups.h"
 
 namespace tessera::test {
 namespace {
@@ -22,8 +23,17 @@ Request make(int index, int prompt_tokens, int tokens, int draft) {
   return request;
 }
 
-TEST(DraftLong, FortyTextsAtEveryDepthInBatchesOfEight) {
-  const auto engine = load_engine();
+class DraftLongTest : public testing::TestWithParam<Setup> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_skipped(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+    if (std::string(GetParam().model) != "models/tiny")
+      GTEST_SKIP() << "texts and contexts of the trained model";
+  }
+};
+
+TEST_P(DraftLongTest, FortyTextsAtEveryDepthInBatchesOfEight) {
+  const auto engine = load_engine(options_of(GetParam()));
   ASSERT_NE(engine, nullptr);
   constexpr int kTexts = 40, kTokens = 200, kTogether = 8;
   for (int first = 0; first < kTexts; first += kTogether) {
@@ -46,8 +56,8 @@ TEST(DraftLong, FortyTextsAtEveryDepthInBatchesOfEight) {
   }
 }
 
-TEST(DraftLong, ContextsBeyondFourThousandTokens) {
-  const auto engine = load_engine("models/tiny", 6000);
+TEST_P(DraftLongTest, ContextsBeyondFourThousandTokens) {
+  const auto engine = load_engine(options_of(GetParam(), 6000));
   ASSERT_NE(engine, nullptr);
   for (const int index : {0, 1}) {
     const Output plain = run(*engine, make(index, 4300 + index, 150, 0));
@@ -56,6 +66,8 @@ TEST(DraftLong, ContextsBeyondFourThousandTokens) {
           << index << " draft " << draft;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Setups, DraftLongTest, testing::ValuesIn(draft_setups()), setup_name);
 
 }  // namespace
 }  // namespace tessera::test

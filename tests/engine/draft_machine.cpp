@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/engine/draft_story.h"
+#include "tests/engine/host_state.h"
 
 namespace tessera::test {
 namespace {
@@ -349,8 +350,8 @@ void Machine::propose(std::vector<Rows>& round) {
 }
 
 void Machine::compare_draft_cache(const Live& live) const {
-  EXPECT_TRUE(draft_state(*model_, live.id(), live.length()) ==
-              draft_state(*library().model, live.story->cold.id(), live.length()))
+  EXPECT_TRUE(HostState(*model_, live.id()).draft_layer(live.length()) ==
+              HostState(*library().model, live.story->cold.id()).draft_layer(live.length()))
       << "draft layer after " << live.absorbed << " tokens";
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "runtime/sampler.h"
-#include "tests/engine/draft_state.h"
 #include "tests/engine/model_harness.h"
 
 namespace tessera::test {

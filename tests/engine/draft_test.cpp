@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "tests/engine/engine_harness.h"
+#include "tests/engine/setups.h"
 
 namespace tessera::test {
 namespace {
@@ -44,22 +45,36 @@ std::vector<Setting> settings() {
           {"all", all}};
 }
 
-Request make(int prompt_tokens, int salt, const SamplingParams& sampling, int draft) {
-  Request request = request_of(prompt_of(prompt_tokens, salt), 0, 0, kTokens);
-  request.sampling = sampling;
-  request.draft = draft;
-  return request;
-}
+class DraftTest : public testing::TestWithParam<Setup> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_skipped(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+    engine_ = load_engine(options_of(GetParam()));
+    ASSERT_NE(engine_, nullptr);
+    ASSERT_EQ(engine_->info().max_draft, kMaxDraft);
+  }
 
-TEST(Draft, EveryDepthGivesTheTextOfPlainDecoding) {
-  const auto engine = load_engine();
-  ASSERT_NE(engine, nullptr);
-  ASSERT_EQ(engine->info().max_draft, kMaxDraft);
+  Request make(int prompt_tokens, int salt, const SamplingParams& sampling, int draft) const {
+    Request request = request_of(prompt(prompt_tokens, salt), 0, 0, kTokens);
+    request.sampling = sampling;
+    request.draft = draft;
+    return request;
+  }
+  std::vector<int32_t> prompt(int tokens, int salt) const {
+    std::vector<int32_t> ids = prompt_of(tokens, salt);
+    for (int32_t& id : ids) id %= engine_->info().vocab_size - 2;
+    return ids;
+  }
+
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_P(DraftTest, EveryDepthGivesTheTextOfPlainDecoding) {
   for (const Setting& setting : settings()) {
-    const Output plain = run(*engine, make(70, 1, setting.sampling, 0));
+    const Output plain = run(*engine_, make(70, 1, setting.sampling, 0));
     EXPECT_EQ(plain.last.usage.drafts.rounds, 0);
     for (int draft = kDraftAuto; draft <= kMaxDraft; ++draft) {
-      const Output output = run(*engine, make(70, 1, setting.sampling, draft));
+      const Output output = run(*engine_, make(70, 1, setting.sampling, draft));
       EXPECT_EQ(output.tokens, plain.tokens) << setting.name << " draft " << draft;
       EXPECT_EQ(output.last.reason, plain.last.reason);
       if (draft <= 0) continue;
@@ -73,9 +88,7 @@ TEST(Draft, EveryDepthGivesTheTextOfPlainDecoding) {
   }
 }
 
-TEST(Draft, ABatchMayMixDepths) {
-  const auto engine = load_engine();
-  ASSERT_NE(engine, nullptr);
+TEST_P(DraftTest, ABatchMayMixDepths) {
   constexpr int kRequests = 8;
   const auto all = settings();
   const auto request = [&](int index, int draft) {
@@ -84,25 +97,23 @@ TEST(Draft, ABatchMayMixDepths) {
   };
   std::vector<Generation> together;
   for (int index = 0; index < kRequests; ++index)
-    together.push_back(std::move(*engine->submit(request(index, index % (kMaxDraft + 1)))));
+    together.push_back(std::move(*engine_->submit(request(index, index % (kMaxDraft + 1)))));
   for (int index = 0; index < kRequests; ++index) {
     const Output output = drain(together[static_cast<size_t>(index)]);
-    EXPECT_EQ(output.tokens, run(*engine, request(index, 0)).tokens) << index;
+    EXPECT_EQ(output.tokens, run(*engine_, request(index, 0)).tokens) << index;
   }
 }
 
-TEST(Draft, AStopInsideAnAcceptedRunEndsTheTextThere) {
-  const auto engine = load_engine();
-  ASSERT_NE(engine, nullptr);
+TEST_P(DraftTest, AStopInsideAnAcceptedRunEndsTheTextThere) {
   SamplingParams greedy;
   greedy.temperature = 0.0F;
-  const Output free = run(*engine, make(50, 2, greedy, 0));
+  const Output free = run(*engine_, make(50, 2, greedy, 0));
   for (size_t at = 0; at < 12; ++at) {
     for (const int draft : {0, 2, kMaxDraft}) {
       Request request = make(50, 2, greedy, draft);
       request.stop_ids = {free.tokens[at]};
       request.keep_state = true;
-      const Output output = run(*engine, request);
+      const Output output = run(*engine_, request);
       const auto hit = std::find(free.tokens.begin(), free.tokens.end(), free.tokens[at]);
       EXPECT_EQ(output.tokens, std::vector<int32_t>(free.tokens.begin(), hit + 1));
       EXPECT_EQ(output.last.reason, FinishReason::kStop);
@@ -112,16 +123,14 @@ TEST(Draft, AStopInsideAnAcceptedRunEndsTheTextThere) {
     }
     Request limited = make(50, 2, greedy, kMaxDraft);
     limited.max_tokens = static_cast<int>(at) + 1;
-    const Output output = run(*engine, limited);
+    const Output output = run(*engine_, limited);
     EXPECT_EQ(output.tokens.size(), at + 1);
     EXPECT_EQ(output.last.reason, FinishReason::kLength);
   }
 }
 
 /// A state made with drafts continues as one made without, whatever the continuation drafts.
-TEST(Draft, SavedStatesContinueTheSameText) {
-  const auto engine = load_engine();
-  ASSERT_NE(engine, nullptr);
+TEST_P(DraftTest, SavedStatesContinueTheSameText) {
   SamplingParams sampling;
   sampling.temperature = 0.8F;
   sampling.seed = 3;
@@ -130,15 +139,15 @@ TEST(Draft, SavedStatesContinueTheSameText) {
     for (const int second : {0, 2, kMaxDraft}) {
       Request request = make(67, 3, sampling, first);
       request.keep_state = true;
-      const Output opening = run(*engine, request);
+      const Output opening = run(*engine_, request);
       const std::string path = testing::TempDir() + "tessera_draft.state";
-      ASSERT_TRUE(engine->save_state(opening.last.state, path));
+      ASSERT_TRUE(engine_->save_state(opening.last.state, path));
       Request more = request;
       more.prompt.insert(more.prompt.end(), opening.tokens.begin(), opening.tokens.end());
       more.prompt.push_back(99);
       more.draft = second;
-      more.resume_from = *engine->load_state(path);
-      const Output continued = run(*engine, more);
+      more.resume_from = *engine_->load_state(path);
+      const Output continued = run(*engine_, more);
       EXPECT_GT(continued.last.usage.cached_tokens, 0);
       // A state made without the draft layer cannot be drafted on.
       EXPECT_EQ(continued.last.usage.drafts.rounds > 0, first > 0 && second > 0);
@@ -148,15 +157,13 @@ TEST(Draft, SavedStatesContinueTheSameText) {
     }
 }
 
-TEST(Draft, ReachesTheEndOfTheContext) {
+TEST_P(DraftTest, ReachesTheEndOfTheContext) {
   constexpr int kContext = 100;
-  const auto engine = load_engine("models/nano", kContext);
+  const auto engine = load_engine(options_of(GetParam(), kContext));
   ASSERT_NE(engine, nullptr);
-  std::vector<int32_t> prompt(70, 5);
-  for (size_t at = 0; at < prompt.size(); ++at) prompt[at] = static_cast<int32_t>(at * 7 % 480);
   std::vector<int32_t> plain;
   for (int draft = 0; draft <= kMaxDraft; ++draft) {
-    Request request = request_of(prompt, 0.0F, 0, 0);
+    Request request = request_of(prompt(70, 4), 0.0F, 0, 0);
     request.draft = draft;
     const Output output = run(*engine, request);
     EXPECT_EQ(output.tokens.size(), 30U);
@@ -166,18 +173,15 @@ TEST(Draft, ReachesTheEndOfTheContext) {
   }
 }
 
-TEST(Draft, RefusesWhatItCannotDo) {
-  const auto engine = load_engine("models/nano");
-  ASSERT_NE(engine, nullptr);
+TEST_P(DraftTest, RefusesWhatItCannotDo) {
   for (const int draft : {-2, kMaxDraft + 1}) {
     Request request = request_of({1, 2, 3}, 0.0F, 0, 4);
     request.draft = draft;
-    const auto refused = engine->submit(request);
+    const auto refused = engine_->submit(request);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, Errc::kInvalidArgument);
   }
-  EngineOptions options;
-  options.model_dir = "models/nano";
+  EngineOptions options = options_of(GetParam());
   options.max_draft = 0;
   const auto without = Engine::load(options);
   ASSERT_TRUE(without);
@@ -186,6 +190,8 @@ TEST(Draft, RefusesWhatItCannotDo) {
   Request request = request_of({1, 2, 3}, 0.0F, 0, 4);
   EXPECT_EQ(run(**without, request).tokens.size(), 4U) << "auto falls back";
 }
+
+INSTANTIATE_TEST_SUITE_P(Setups, DraftTest, testing::ValuesIn(draft_setups()), setup_name);
 
 }  // namespace
 }  // namespace tessera::test

@@ -12,14 +12,18 @@
 
 namespace tessera::test {
 
+inline std::unique_ptr<Engine> load_engine(const EngineOptions& options) {
+  auto engine = Engine::load(options);
+  EXPECT_TRUE(engine) << (engine ? "" : engine.error().message());
+  return engine ? std::move(*engine) : nullptr;
+}
+
 inline std::unique_ptr<Engine> load_engine(const std::string& dir = "models/tiny",
                                            int max_context = 0) {
   EngineOptions options;
   options.model_dir = dir;
   options.max_context = max_context;
-  auto engine = Engine::load(options);
-  EXPECT_TRUE(engine) << (engine ? "" : engine.error().message());
-  return engine ? std::move(*engine) : nullptr;
+  return load_engine(options);
 }
 
 struct Output {

@@ -5,8 +5,9 @@
 
 #include <cstring>
 
-#include "tests/engine/draft_state.h"
+#include "tests/engine/host_state.h"
 #include "tests/engine/model_harness.h"
+#include "tests/engine/setups.h"
 
 namespace tessera::test {
 namespace {
@@ -14,57 +15,17 @@ namespace {
 constexpr size_t kPhases = 64;  // of blocks of 4, rings of 8 and 16, pages and chunks of 64
 constexpr int kMaxDraft = 5;
 
-/// The bytes of every part that a later launch may read, in table order: what lies beyond the
-/// committed length, and rows that were applied, do not belong to the state.
 std::vector<std::byte> live_state(LoadedModel& model, SequenceId id) {
-  model.settle(id);
-  std::vector<std::byte> bytes;
-  const auto append = [&](const std::byte* from, size_t count) {
-    bytes.insert(bytes.end(), from, from + count);
-  };
-  const StateLayout& layout = model.layout();
-  const SequenceStore& store = model.store();
-  const ops::RowSpan span = store.span(id, 0, 0);
-  const int64_t length = span.position;
-  const int64_t blocks = length / model.config().qsa.block;
-  const auto per_page = static_cast<int64_t>(model.config().qsa.blocks_per_page());
-  const int draft_layer = model.config().num_layers();
-  for (const StateEntry& entry : layout.entries()) {
-    if (entry.host_only || entry.part == StatePart::kPendingGdn ||
-        entry.part == StatePart::kPendingDrafts)
-      continue;
-    for (const int layer : entry.layers) {
-      if (layer == draft_layer) continue;  // these tests run the trunk
-      const size_t offset = layout.offset(entry.part, layer);
-      if (entry.rule == IndexRule::kSingle) {
-        append(span.slot + offset, entry.entry_bytes);
-      } else if (entry.rule == IndexRule::kRing) {
-        const ops::RingRef ring = layout.ring(entry.part, layer);
-        for (int64_t at = std::max<int64_t>(length - entry.reach, 0); at < length; ++at)
-          append(ring.entry(span.slot, at), entry.entry_bytes);
-      } else {
-        const bool by_block = entry.part == StatePart::kIndexKeys;
-        const int64_t count = by_block ? blocks : length;
-        const int64_t per = by_block ? per_page : ops::kPageTokens;
-        // K and V of a page lie head by head: one token's share of each head.
-        const int64_t heads = by_block ? 1 : model.config().qsa.kv_heads;
-        const size_t share = entry.entry_bytes / static_cast<size_t>(per * heads);
-        for (int64_t at = 0; at < count; ++at)
-          for (int64_t head = 0; head < heads; ++head)
-            append(store.pool().page(span.pages[at / per]) + offset +
-                       static_cast<size_t>(head * per + at % per) * share,
-                   share);
-      }
-    }
-  }
-  return bytes;
+  return HostState(model, id).trunk();
 }
 
-class VerifyStateTest : public testing::TestWithParam<OpsKind> {
+class VerifyStateTest : public testing::TestWithParam<Setup> {
  protected:
   void SetUp() override {
-    model_ = load_model("models/nano", GetParam());
-    ASSERT_NE(model_, nullptr);
+    if (const std::string reason = why_skipped(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+    auto model = LoadedModel::load(options_of(GetParam()));
+    ASSERT_TRUE(model) << model.error().message();
+    model_ = std::move(*model);
     ASSERT_TRUE(model_->has_draft());
     ids_ = sample_ids(*model_, 64 + kPhases + 64, 11);
     vocab_ = static_cast<size_t>(model_->config().vocab_size);
@@ -163,10 +124,10 @@ TEST_P(VerifyStateTest, ARejectedDraftLeavesNoTraceInTheTokenHistory) {
   const SequenceRows work{.sequence = sequence.id(), .ids = rows};
   ASSERT_TRUE(model_->verify({&work, 1}, {}));
   model_->accept(work, 0, 1);
-  const ops::RingRef ring = model_->layout().ring(StatePart::kTokenIds, 0);
+  HostState state(*model_, sequence.id());
   for (const auto& [position, token] : {std::pair{int64_t{1}, id(11)}, {int64_t{2}, id(321)}}) {
     int64_t stored = 0;
-    std::memcpy(&stored, ring.entry(model_->store().slot(sequence.id()), position), sizeof stored);
+    std::memcpy(&stored, state.ring_entry(StatePart::kTokenIds, 0, position), sizeof stored);
     EXPECT_EQ(stored, token) << position;
   }
   // What follows sees [11, 321].
@@ -176,6 +137,10 @@ TEST_P(VerifyStateTest, ARejectedDraftLeavesNoTraceInTheTokenHistory) {
   const std::vector<int32_t> next{id(9999)};
   EXPECT_EQ(run_chunks(*model_, sequence.id(), next, 1, ops::Role::kDecode),
             run_chunks(*model_, plain.id(), next, 1, ops::Role::kDecode));
+}
+
+std::vector<std::byte> draft_state(LoadedModel& model, SequenceId id, int64_t rows) {
+  return HostState(model, id).draft_layer(rows);
 }
 
 /// A state whose draft layer expected another token: the row is made again from the stored wide
@@ -222,11 +187,7 @@ TEST_P(VerifyStateTest, TheLaggingRowIsMadeAgainAfterAResume) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, VerifyStateTest,
-                         testing::Values(OpsKind::kReference, OpsKind::kFast),
-                         [](const auto& variant) {
-                           return variant.param == OpsKind::kFast ? "fast" : "reference";
-                         });
+INSTANTIATE_TEST_SUITE_P(Setups, VerifyStateTest, testing::ValuesIn(state_setups()), setup_name);
 
 }  // namespace
 }  // namespace tessera::test

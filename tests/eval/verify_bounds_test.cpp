@@ -13,13 +13,17 @@ using testing::Not;
 
 TEST(VerifyBounds, TheTextFollowsTheNumbers) {
   const EngineOptions options;
-  const VerifyBounds bounds{
-      .relative_l2 = 0.125, .golden_margin = 0.25, .reference_margin = 0.375, .perplexity = 0.0625};
+  const VerifyBounds bounds{.relative_l2 = 0.125,
+                            .golden_margin = 0.25,
+                            .reference_margin = 0.375,
+                            .perplexity = 0.0625,
+                            .draft_flips = 0.03125};
   const std::string text = describe_bounds(options, bounds);
   EXPECT_THAT(text, HasSubstr("relative L2 <= 0.125"));
   EXPECT_THAT(text, HasSubstr("0.25 (golden)"));
   EXPECT_THAT(text, HasSubstr("0.375 (reference.json)"));
   EXPECT_THAT(text, HasSubstr("perplexity within 0.0625"));
+  EXPECT_THAT(text, HasSubstr("0.03125 of the first drafts"));
   EXPECT_THAT(text, HasSubstr("all sets equal"));
 }
 

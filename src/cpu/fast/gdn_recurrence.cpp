@@ -35,7 +35,7 @@ void replay(const ops::GdnArgs& args, const ops::RowSpan& span, int head, const 
   const ops::GdnPending layout{args.shape};
   std::byte* pending = span.slot + args.pending_offset;
   float unused[kDeltaColumns];
-  for (int row = 0; row < layout.accepted(pending, args.pending_rows); ++row) {
+  for (int row = 0; row < args.accepted_rows(span.slot); ++row) {
     const float* stored = layout.row(pending, row);
     DeltaStep step = step_of(args.shape, slab);
     step.key = step.query = stored + layout.key_at(head);

@@ -91,7 +91,7 @@ void replay(const ops::GdnArgs& args, const ops::RowSpan& span, int head, float*
   const ops::GdnPending layout{args.shape};
   const auto at = static_cast<size_t>(head);
   std::byte* pending = span.slot + args.pending_offset;
-  for (int row = 0; row < layout.accepted(pending, args.pending_rows); ++row) {
+  for (int row = 0; row < args.accepted_rows(span.slot); ++row) {
     const float* stored = layout.row(pending, row);
     delta_step(args.shape,
                {.key = stored + layout.key_at(head),

@@ -4,6 +4,7 @@
 #include "cuda/device/bf16.cuh"
 #include "cuda/device/pdl.cuh"
 #include "cuda/embed/embed_plan.h"
+#include "cuda/embed/table_row.cuh"
 
 namespace tessera::cuda {
 namespace {
@@ -34,15 +35,10 @@ struct EmbedVectors {
 struct EmbedElements {
   static constexpr int kThreads = kEmbedThreads;
   static __device__ void copy_row(const EmbedKernelArgs& args, int id, device::Bf16* to) {
-    const ops::LinearWeight& table = args.table;
-    const int hidden = table.in_features;
-    const size_t scale_row = static_cast<size_t>(id / ops::kScaleBlock) *
-                             ((hidden + ops::kScaleBlock - 1) / ops::kScaleBlock);
+    const int hidden = args.table.in_features;
+    const device::TableRow row(args.table, id);
     for (int col = static_cast<int>(threadIdx.x); col < hidden; col += kThreads) {
-      float value =
-          device::load_element(table.dtype, table.data, static_cast<size_t>(id) * hidden + col);
-      if (table.dtype == DType::kF8E4M3 && table.scale != nullptr)
-        value *= table.scale[scale_row + col / ops::kScaleBlock];
+      const float value = row.at(col);
       for (int branch = 0; branch < args.branches; ++branch)
         to[static_cast<size_t>(branch) * hidden + col] = device::from_float<device::Bf16>(value);
     }

@@ -54,7 +54,7 @@ __device__ __forceinline__ size_t gate_index(const ops::GdnArgs& args, int launc
 /// can be.
 __device__ __forceinline__ const int32_t* accepted_place(const ops::GdnArgs& args,
                                                          const ops::RowSpan& span) {
-  return reinterpret_cast<const int32_t*>(span.slot + args.pending_offset);
+  return reinterpret_cast<const int32_t*>(span.slot + args.accepted_offset);
 }
 __device__ __forceinline__ int accepted_count(const ops::GdnArgs& args, const ops::RowSpan& span) {
   return *accepted_place(args, span);
@@ -65,8 +65,7 @@ __device__ __forceinline__ int accepted_rows(const ops::GdnArgs& args, int count
 __device__ __forceinline__ float* pending_row(const ops::GdnArgs& args, const ops::RowSpan& span,
                                               int index) {
   const ops::GdnPending layout{args.shape};
-  auto* rows =
-      reinterpret_cast<float*>(span.slot + args.pending_offset + ops::GdnPending::kHeaderBytes);
+  auto* rows = reinterpret_cast<float*>(span.slot + args.pending_offset);
   return rows + static_cast<size_t>(index) * layout.row_floats();
 }
 

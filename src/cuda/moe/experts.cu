@@ -57,8 +57,8 @@ ops::KernelNote note_experts(const GpuSpec& gpu) {
             .kernel = "streamed weights; prompts: grouped products, sm_90a",
             .reason = "released and small sizes; others one dot product per warp"};
   return {.op = "experts",
-          .kernel = "streamed weights, prompts too",
-          .reason = "grouped products: " + std::string(reason)};
+          .kernel = "one dot product per warp",
+          .reason = "streamed weights and grouped products: " + std::string(reason)};
 }
 
 }  // namespace tessera::cuda

@@ -116,6 +116,12 @@ constexpr std::string_view why_not_streaming(const MoeShape& shape, const GpuSpe
   if (shape.num_experts > StreamGeometry::kMostExperts)
     return "too many experts for the table of a block";
   if (shape.top_k > StreamGeometry::kMostPairs) return "too many experts per row";
+  // What share_of multiplies, with a group per pair.
+  const int64_t slices = int64_t{shape.width} * shape.hidden / StreamGeometry::kTileRows *
+                         static_cast<int64_t>(sizeof(uint16_t)) / StreamGeometry::kSliceBytes;
+  constexpr int64_t kMatrices = 2;  // up counts gate and up
+  if (kMatrices * slices * (StreamGeometry::kMostPairs + 1) * gpu.num_sms > INT32_MAX)
+    return "experts are too large for the shares of a block";
   for (const DType dtype : {shape.routed, shape.shared}) {
     if (dtype != DType::kBF16 && dtype != DType::kF8E4M3) return "weights are not BF16 or FP8";
     for (const int depth : {shape.hidden, shape.width}) {
@@ -150,18 +156,18 @@ struct StreamShare {
 };
 
 /// Shared tiles are dealt out before the routing is known; the routed ones are cut so that every
-/// block streams the same number of bytes. Costs are bytes per tile in any unit.
+/// block streams the same number of bytes. Costs are bytes per tile in any unit; 32 bits, because
+/// the memory idles while a thread divides: tiles times costs times blocks must stay below 2^31.
 constexpr StreamShare share_of(int block, int grid, int shared_tiles, int shared_cost,
                                int routed_tiles, int routed_cost) {
-  const int64_t total = int64_t{shared_tiles} * shared_cost + int64_t{routed_tiles} * routed_cost;
+  const int total = shared_tiles * shared_cost + routed_tiles * routed_cost;
   // The first blocks take one more: a block that has none makes up for it with routed tiles.
   const auto shared_before = [=](int end) {
     return end * (shared_tiles / grid) + std::min(end, shared_tiles % grid);
   };
   const auto routed_before = [=](int end) {
-    const int64_t cost = total * end / grid - int64_t{shared_before(end)} * shared_cost;
-    const int64_t tiles = (std::max(cost, int64_t{0}) + routed_cost - 1) / routed_cost;
-    return static_cast<int>(std::min(tiles, int64_t{routed_tiles}));
+    const int cost = total * end / grid - shared_before(end) * shared_cost;
+    return std::min(ceil_div(std::max(cost, 0), routed_cost), routed_tiles);
   };
   return {.shared_begin = shared_before(block),
           .shared_end = shared_before(block + 1),

@@ -68,6 +68,7 @@ void stream_experts(Context& context, const RowBlock& block) {
   const device::StreamArgs args{
       .segments = {up_segment(shape, block.shared), up_segment(shape, routed),
                    down_segment(shape, block.shared), down_segment(shape, routed)},
+      .shared_down = block.shared.down.data,
       .x = static_cast<const device::Bf16*>(block.x()),
       .ids = block.ids(),
       .inner = reinterpret_cast<device::Bf16*>(scratch),

@@ -9,11 +9,11 @@
 
 namespace tessera::cuda::device {
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
 /// [row][column] of a tile, a warp's share.
 using TileSums = float[moe::StreamGeometry::kTileRows][moe::StreamGeometry::kColumns];
 using StreamSums = TileSums[moe::StreamGeometry::kWarps][moe::StreamGeometry::kTiles];
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 class StreamConsumer {
  public:
@@ -121,6 +121,7 @@ class StreamConsumer {
       }
       if (own > 0) {
         const int row = lane_id() / 4, pair = lane_id() % 4 * 2;
+        // Divided anew: a counter beside `first` is the register that makes the loop spill.
         TileSums& sums = sums_[buffer_][warp_id()][first / split.teams()];
         *reinterpret_cast<float2*>(&sums[row][pair]) = {sum[0], sum[1]};
         *reinterpret_cast<float2*>(&sums[row + Geometry::kHalfRows][pair]) = {sum[2], sum[3]};

@@ -64,9 +64,9 @@ __device__ __forceinline__ void multiply_codes(uint32_t top, uint32_t bottom, ui
   mma_m16n8k16(sum, {a.x, b.x, a.y, b.y}, {x_low, x_high});
 }
 
-/// sum += 16 weight rows times the activations `x`, over this warp's slice of a stage. `low`,
-/// `high`: scales of the tile's halves (FP8). Neighbouring lines are swizzled, so that eight lanes
-/// hit all banks.
+/// sum += 16 weight rows times the activations `x`, over this warp's slice of a stage, whose halves
+/// begin at `top` and `bottom`. `scale`: of the low half, kSetWarps before that of the high one
+/// (FP8). Neighbouring lines are swizzled, so that eight lanes hit all banks.
 template <class Weight>
 __device__ __forceinline__ void multiply_slice(const std::byte* top, const std::byte* bottom,
                                                const uint4* x, const float* scale,

@@ -5,15 +5,12 @@
 #pragma once
 
 #include "cuda/device/copy_arrive.cuh"
-#include "cuda/device/pdl.cuh"
 #include "cuda/device/ring_cursor.cuh"
 #include "cuda/device/tensor_copy.cuh"
 #include "cuda/moe/stream_work.cuh"
 #include "ops/weight.h"
 
 namespace tessera::cuda::device {
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /// Of one set. Warp w of the set reads the w-th kilobyte of each half of a stage.
 struct StreamRing {
@@ -27,6 +24,7 @@ struct StreamRing {
   Barrier full[Geometry::kStages];
   Barrier empty[Geometry::kStages];
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   /// One thread; a fence and a block barrier must follow.
   __device__ __forceinline__ void init() {
     for (int stage = 0; stage < Geometry::kStages; ++stage) {
@@ -35,6 +33,7 @@ struct StreamRing {
       init_barrier(&empty[stage], Geometry::kSetWarps);
     }
   }
+#endif
 };
 
 /// How the copy engine sees the weights of a segment.
@@ -42,6 +41,8 @@ struct StreamMaps {
   CUtensorMap low;
   CUtensorMap high;
 };
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /// One warp.
 class StreamProducer {

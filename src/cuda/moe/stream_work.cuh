@@ -20,11 +20,11 @@ struct StreamSegment {
   ptrdiff_t low_scale_stride = 0;  // from expert to expert, floats
   ptrdiff_t high_scale_stride = 0;
   int scale_cols = 0;
-  int row_bytes = 0;
-  int depth = 0;     // elements of a row
-  int step = 0;      // rows of a matrix from tile to tile
-  int high_row = 0;  // of a tile's high half behind its low one, in the matrix of the high map
-  int tiles = 0;     // per expert
+  int row_bytes = 0;  // of the weights
+  int depth = 0;      // elements of a row
+  int step = 0;       // rows of a matrix from tile to tile
+  int high_row = 0;   // of a tile's high half behind its low one, in the matrix of the high map
+  int tiles = 0;      // per expert
   moe::StreamSplit split{};
 };
 
@@ -36,11 +36,12 @@ __device__ __forceinline__ bool is_routed(int phase) { return phase % 2 == 1; }
 
 struct StreamArgs {
   StreamSegment segments[kStreamPhases];
-  const Bf16* x = nullptr;       // [rows, hidden]
-  const int32_t* ids = nullptr;  // [rows, top_k]
-  Bf16* inner = nullptr;         // [rows, slots, width] silu(gate) * up
-  Bf16* results = nullptr;       // [rows, slots, hidden]
-  uint64_t* arrivals = nullptr;  // blocks that are through with up, of all launches
+  const std::byte* shared_down = nullptr;  // the shared expert's down matrix
+  const Bf16* x = nullptr;                 // [rows, hidden]
+  const int32_t* ids = nullptr;            // [rows, top_k]
+  Bf16* inner = nullptr;                   // [rows, slots, width] silu(gate) * up
+  Bf16* results = nullptr;                 // [rows, slots, hidden]
+  uint64_t* arrivals = nullptr;            // blocks that are through with up, of all launches
   int rows = 0;
   int top_k = 0;
 };

@@ -109,6 +109,7 @@ CUtensorMap map_slices(const MatrixStack& stack, DType dtype, int rows, int dept
   const size_t row_bytes = static_cast<size_t>(depth) * dtype_bytes(dtype);
   constexpr size_t kSlice = StreamGeometry::kSliceBytes;
   const auto elements = static_cast<cuuint32_t>(kSlice / dtype_bytes(dtype));
+  // NOTE: slices lie closer together than rows: distances need not ascend.
   return encode<4>(
       dtype, stack.data,
       {elements, static_cast<cuuint64_t>(rows), row_bytes / kSlice,

@@ -124,12 +124,12 @@ __device__ __forceinline__ const Bf16* input_before(const ops::PleMixArgs& args,
 
 /// Weights of a thread's columns: in registers when the number of taps is known.
 template <class Config>
-struct ConvWeights {
+struct PleConvWeights {
   float taps[Config::kVector][Config::kTaps == 0 ? 1 : Config::kTaps];
   const float* first = nullptr;  // of the first column
   int count = 0;
 
-  __device__ __forceinline__ ConvWeights(const ops::PleMixArgs& args, int column)
+  __device__ __forceinline__ PleConvWeights(const ops::PleMixArgs& args, int column)
       : first(args.conv_weight + static_cast<size_t>(column) * args.conv_kernel),
         count(args.conv_kernel) {
     if constexpr (Config::kTaps == 4) {
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(Config::kConvThreads)
       (static_cast<int>(blockIdx.y) * Config::kConvThreads + static_cast<int>(threadIdx.x)) *
       kVector;
   const bool active = column < width;
-  const ConvWeights<Config> weights(args, active ? column : 0);
+  const PleConvWeights<Config> weights(args, active ? column : 0);
   allow_next_kernel();
   wait_for_inputs();
   if (!active) return;

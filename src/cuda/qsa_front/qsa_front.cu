@@ -7,7 +7,8 @@
 namespace tessera::cuda {
 
 void launch_qsa_front(Context& context, const ops::QsaFrontArgs& args) {
-  const FrontPlan plan = plan_front(args.shape, args.cache, args.batch.role, args.batch.num_rows);
+  const FrontPlan plan = plan_front(args.shape, args.cache, args.batch.role, args.batch.num_rows,
+                                    args.q_gate != nullptr);
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(plan.blocks)),
                           .block = dim3(kFrontThreads)};
   const device::Batch& batch = context.batch();

@@ -157,15 +157,15 @@ struct AnyFrontRow {
     });
   }
 
-  /// Tasks of a row: queries, keys, values, index queries, the raw index key.
+  /// Tasks of a row: queries, index queries, keys, values, the raw index key.
   __device__ void run(int task) const {
     if (task < args.shape.heads) return query(task);
     task -= args.shape.heads;
+    if (task < args.shape.index_heads) return index_query(task);
+    task -= args.shape.index_heads;
     if (task < args.shape.kv_heads) return key(task);
     task -= args.shape.kv_heads;
     if (task < args.shape.kv_heads) return value(task);
-    task -= args.shape.kv_heads;
-    if (task < args.shape.index_heads) return index_query(task);
     raw_key();
   }
 };
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kFrontThreads, 2)
   const ops::RowSpan span = batch.spans[batch.row_span[row]];
   const AnyFrontRow front{
       .args = args, .span = span, .row = row, .token = span.position + row - span.row_begin};
-  front.run(static_cast<int>(warp % plan.tasks_per_row));
+  front.run(plan.first_task + static_cast<int>(warp % plan.tasks_per_row));
 }
 
 }  // namespace tessera::cuda::device

@@ -211,15 +211,15 @@ struct FrontRow {
       store_vector(page + block * FastFrontShape::kIndexDim + index_col(), x);
   }
 
-  /// Tasks of a row: queries, keys, values, pairs of index queries; then the raw index key.
+  /// Tasks of a row: queries, pairs of index queries, keys, values; then the raw index key.
   __device__ void run_head(int task) const {
     if (task < args.shape.heads) return query(task);
     task -= args.shape.heads;
+    const int index_pairs = args.shape.index_heads / 2;
+    if (task < index_pairs) return index_queries(task);
+    task -= index_pairs;
     if (task < args.shape.kv_heads) return key(task);
-    task -= args.shape.kv_heads;
-    if (task < args.shape.kv_heads) return value(task);
-    task -= args.shape.kv_heads;
-    index_queries(task);
+    value(task - args.shape.kv_heads);
   }
 };
 
@@ -255,11 +255,12 @@ __global__ void __launch_bounds__(kFrontThreads, 3)
                        .row = row,
                        .token = span.position + row - span.row_begin,
                        .rotation = spread(angle)};
-  const int first_task = warp % plan.warps_per_row * Config::kTasksPerWarp;
-  const int last_task = min(first_task + Config::kTasksPerWarp, plan.tasks_per_row) - 1;
+  const int end = plan.first_task + plan.tasks_per_row;
+  const int first_task = plan.first_task + warp % plan.warps_per_row * Config::kTasksPerWarp;
+  const int last_task = min(first_task + Config::kTasksPerWarp, end) - 1;
 #pragma unroll 1
   for (int task = first_task; task < last_task; ++task) front.run_head(task);
-  if (last_task + 1 < plan.tasks_per_row)
+  if (last_task + 1 < end)
     front.run_head(last_task);
   else
     front.raw_key();

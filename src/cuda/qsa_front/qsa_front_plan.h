@@ -22,7 +22,8 @@ inline constexpr int kFrontWarps = kFrontThreads / 32;
 
 struct FrontPlan {
   bool fast = false;
-  int tasks_per_row = 0;   // heads, pairs of index queries, the raw index key
+  int first_task = 0;      // of a row's list: queries, which may be left out, come first
+  int tasks_per_row = 0;   // (pairs of index) queries, keys, values, the raw index key
   int tasks_per_warp = 0;  // of one row, which share the row's angles
   int warps_per_row = 0;
   int64_t blocks = 0;
@@ -55,12 +56,15 @@ constexpr std::string_view supports_fast_front(const ops::QsaShape& shape,
 constexpr int kDecodeFrontTasks = 1;
 constexpr int kPrefillFrontTasks = 8;
 
+/// `queries`: whether the rows ask anything, or fill the caches only.
 constexpr FrontPlan plan_front(const ops::QsaShape& shape, const ops::QsaCache& cache,
-                               ops::Role role, int num_rows) {
+                               ops::Role role, int num_rows, bool queries) {
   FrontPlan plan;
   plan.fast = supports_fast_front(shape, cache).empty();
   const int index_tasks = plan.fast ? shape.index_heads / 2 : shape.index_heads;
-  plan.tasks_per_row = shape.heads + 2 * shape.kv_heads + index_tasks + 1;
+  const int query_tasks = shape.heads + index_tasks;
+  plan.first_task = queries ? 0 : query_tasks;
+  plan.tasks_per_row = (queries ? query_tasks : 0) + 2 * shape.kv_heads + 1;
   plan.tasks_per_warp =
       plan.fast && role == ops::Role::kPrefill ? kPrefillFrontTasks : kDecodeFrontTasks;
   plan.warps_per_row = (plan.tasks_per_row + plan.tasks_per_warp - 1) / plan.tasks_per_warp;

@@ -40,7 +40,7 @@ struct Threshold {
 
 /// The bin of the cut. The lowest bin is never counted: in rows with many equal scores most of them
 /// would queue up there, and that it holds enough follows from the range.
-struct Cut {
+struct ChoiceCut {
   uint32_t digit;
   int above;  // keys in higher bins
   int equal;  // keys in the bin, or kUncounted
@@ -51,7 +51,7 @@ struct SearchShared {
   alignas(16) uint32_t histogram[kBins];  // empty between rounds
   uint64_t sums[kChooseWarps];            // of block_exclusive, one user at a time
   KeyRange ranges[kChooseWarps];
-  Cut cut;
+  ChoiceCut cut;
 };
 
 /// A barrier must follow before the search.
@@ -103,10 +103,10 @@ struct HeldKeys {
     for (int at = 0; at < kCount; ++at) visit(keys[at], first + at);
   }
 
-  /// This thread's part of the range of a row of `count` keys. Cut into units of neighbours, the
-  /// row has at least count / width units and each reaches its own largest key: the widest units
-  /// of which there are `need` give the best bound. `low` is one less, so that threads and units
-  /// without keys wrap to the end and do not matter.
+  /// This thread's part of the range of a row of `count` keys. ChoiceCut into units of neighbours,
+  /// the row has at least count / width units and each reaches its own largest key: the widest
+  /// units of which there are `need` give the best bound. `low` is one less, so that threads and
+  /// units without keys wrap to the end and do not matter.
   __device__ __forceinline__ KeyRange range(int count, int need) const {
     uint32_t largest[kCount];
     KeyRange range{0xFFFFFFFFU, 0};
@@ -199,7 +199,7 @@ __device__ __forceinline__ Count block_exclusive(SearchShared& shared, Count val
 
 /// Finds the bin at which `need` keys are reached, counted from the highest bin, and empties the
 /// histogram. Every thread has neighbouring bins, the first thread the highest ones.
-__device__ __forceinline__ Cut find_cut(SearchShared& shared, int need) {
+__device__ __forceinline__ ChoiceCut find_cut(SearchShared& shared, int need) {
   const int lowest = kBins - (static_cast<int>(threadIdx.x) + 1) * kBinsPerThread;
   auto* bins = reinterpret_cast<int4*>(shared.histogram + lowest);
   const int4 four = *bins;
@@ -239,7 +239,7 @@ __device__ __forceinline__ Threshold find_threshold(SearchShared& shared, const 
       if (distance - step < width - step) atomicAdd(shared.histogram + (distance >> shift), 1U);
     });
     __syncthreads();  // all keys are counted
-    const Cut cut = find_cut(shared, need);
+    const ChoiceCut cut = find_cut(shared, need);
     low += cut.digit << shift;
     need -= cut.above;
     // When all keys of the bin are taken, the rest of their bits does not matter.

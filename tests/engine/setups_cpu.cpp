@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU backends: texts of the trained model, states of the smallest one.
+#include "tests/engine/setups.h"
+
+namespace tessera::test {
+
+std::span<const Setup> draft_setups() {
+  static constexpr Setup kSetups[] = {{.name = "tiny", .model = "models/tiny"}};
+  return kSetups;
+}
+
+std::span<const Setup> state_setups() {
+  static constexpr Setup kSetups[] = {
+      {.name = "reference", .model = "models/nano", .ops = OpsKind::kReference},
+      {.name = "fast", .model = "models/nano"}};
+  return kSetups;
+}
+
+}  // namespace tessera::test
