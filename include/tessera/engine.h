@@ -37,7 +37,13 @@ struct EngineOptions {
   int max_draft = 5;       // K_max of the state rings
   int indexer_budget = 0;  // tokens QSA may select, a multiple of the block size; 0: the model's
   int valid_vocab = 0;     // ids from here on are never drawn (unused vocabulary rows); 0: all
-  int prefill_chunk = 0;   // rows of a prefill launch, a multiple of 64; 0: 512, on a device 4096
+  /// A file of frequent ids (shortlist.h) to which the draft head is cut; empty: the whole head.
+  std::string draft_shortlist{};
+  /// Drafts after the first of a round attend to the blocks that the first one selected and to what
+  /// was drafted since: less work, and where the context exceeds the budget other drafts.
+  bool draft_share_selection = false;
+  uint64_t vocabulary = 0;  // Tokenizer::fingerprint() that the list must name; 0: not compared
+  int prefill_chunk = 0;    // rows of a prefill launch, a multiple of 64; 0: 512, on a device 4096
   /// Called while weights load, fraction in [0, 1].
   std::function<void(double fraction)> on_load_progress{};
 };

@@ -15,6 +15,7 @@ void TextModel::round(const ops::RoundState& state, const RoundShape& shape, int
   const int live_rows = shape.drafting[0];
   if (shape.lagging_rows > 0) {
     hold_draft_wide(std::max(shape.lagging_rows, live_rows));
+    if (shape.share_selection) hold_draft_lists(live_rows, budget_blocks);
     reserve_draft(ops::Role::kDecode, shape.lagging_rows, live_rows);
   }
   reserve_trunk(ops::Role::kDecode, state.num_rows, state.num_rows);
@@ -25,6 +26,7 @@ void TextModel::round(const ops::RoundState& state, const RoundShape& shape, int
                          .buffers = trunk_.wide,
                          .temporaries = block_arena_.base(),
                          .source = draft_.arena.base(),
+                         .lists = shape.share_selection ? draft_lists_.data() : nullptr,
                          .round = state.spans,
                          .verify = shape.verify,
                          .best_only = shape.best_only,
@@ -80,7 +82,8 @@ void TextModel::run_round_drafts(const ops::RoundState& state, const RoundShape&
       ops_.use_rows(ops::RoundPart::kLagging, shape.lagging_spans, shape.lagging_rows);
   reserve_draft(ops::Role::kDecode, shape.lagging_rows, 0);
   pass_->inputs = lagging.buffers;
-  run_draft({.batch = lagging.batch, .budget_blocks = budget_blocks}, trunk_.wide, true);
+  run_draft({.batch = lagging.batch, .budget_blocks = budget_blocks}, trunk_.wide,
+            {.cache_only = true});
   const void* source = trunk_.wide;
   for (int place = 0; place < ops::kMaxRoundDrafts; ++place) {
     const int count = shape.drafting[static_cast<size_t>(place)];
@@ -88,7 +91,11 @@ void TextModel::run_round_drafts(const ops::RoundState& state, const RoundShape&
     const ops::RoundRows live = ops_.use_rows(ops::RoundPart::kLive, count, count);
     reserve_draft(ops::Role::kDecode, count, count);
     pass_->inputs = live.buffers;
-    run_draft({.batch = live.batch, .budget_blocks = budget_blocks}, source, false);
+    const DraftSelection selection = !shape.share_selection ? DraftSelection::kFresh
+                                     : place == 0           ? DraftSelection::kKept
+                                                            : DraftSelection::kContinued;
+    run_draft({.batch = live.batch, .budget_blocks = budget_blocks}, source,
+              draft_selecting(selection, budget_blocks));
     source = draft_.wide;
     ops_.draw({.logits = pass_->logits,
                .vocab = config_.vocab_size,
@@ -96,7 +103,7 @@ void TextModel::run_round_drafts(const ops::RoundState& state, const RoundShape&
                .best_only = shape.best_drafts,
                .settings = state.draft_settings,
                .results = state.drafted});
-    ops_.take_drafts({.state = state, .place = place, .count = count});
+    ops_.take_drafts({.state = state, .listed = listed_, .place = place, .count = count});
   }
 }
 

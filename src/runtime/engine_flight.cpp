@@ -43,6 +43,7 @@ std::optional<ops::RoundSequence> EngineLoop::round_settings(const RunningReques
   if (!add_stops(running.request.stop_ids)) return std::nullopt;
   std::vector<ops::LogitEdit> none;
   settings.draw = running.sampler.row(running.position, none);
+  if (model_->has_draft()) settings.draft_vocab = model_->draft_vocab(settings.draw.valid_vocab);
   settings.left = running.max_new_tokens - running.usage.completion_tokens;
   return settings;
 }
@@ -110,6 +111,7 @@ bool EngineLoop::take_off(const std::vector<size_t>& indices, bool alone) {
 void EngineLoop::describe_flight(std::span<const ops::RoundSequence> settings) {
   RoundShape& shape = flight_.shape;
   shape.best_only = shape.best_drafts = true;
+  shape.share_selection = model_->options().draft_share_selection;
   for (const ops::RoundSequence& each : settings) {
     shape.best_drafts &= each.draw.temperature == 0.0F;
     shape.best_only &= each.draw.temperature == 0.0F && each.draw.top_logprobs < 0;

@@ -73,14 +73,16 @@ class EngineLoop {
   void drop_cancelled();
   void run_round();
   Result<void> run_prefill(RunningRequest& running, int rows);
-  bool reserve_rows(RunningRequest& running);
   void run_decode(const std::vector<size_t>& indices, bool alone);
+  Result<void> claim_rows(RunningRequest& running, int64_t end);
+  void fit_drafts(RunningRequest& running);
+  void fit_depth(RunningRequest& running);
   Result<void> score_prompt(RunningRequest& running, size_t begin, int rows);
   Result<void> launch_turns(std::span<const Turn> turns, bool verify);
   void sample(std::span<const Turn> turns, int first_logits, bool last_only);
   Result<void> take(Turn& turn, bool verify);
   Result<void> deliver(RunningRequest& running, const ops::SampledToken& outcome, int64_t position);
-  Result<bool> resume_drafting(SequenceId id, std::span<const int32_t> prompt);
+  bool resume_drafting(SequenceId id, std::span<const int32_t> prompt);
   void propose(std::span<const Turn> turns, ops::Role role, bool live);
   std::optional<ops::RoundSequence> round_settings(const RunningRequest& running) const;
   bool reserve_round(const Turn& turn, int64_t lag);

@@ -38,6 +38,7 @@ struct DraftRows {
 struct DraftRun {
   ops::Role role = ops::Role::kDecode;
   DraftSource source = DraftSource::kTrunk;
+  DraftSelection selection = DraftSelection::kFresh;
   bool cache_only = false;
   Tap* tap = nullptr;
 };
@@ -92,9 +93,12 @@ class LoadedModel {
   /// Runs rows through the draft layer; they may lie beyond the committed length. Errors:
   /// kOutOfMemory (pages), nothing written.
   Result<void> draft(std::span<const DraftRows> sequences, const DraftRun& how);
+  /// [count, vocab], with a shortlist [count, shortlist].
   void draft_logits(int first, int count, float* out) { model_->draft_logits(first, count, out); }
   /// Draws a token from each row of the last `draft`.
   void sample_drafts(const ops::SampleArgs& args) { model_->sample_drafts(args); }
+  /// RoundSequence::draft_vocab of a sequence that draws ids below `valid_vocab`.
+  int draft_vocab(int valid_vocab) const { return model_->draft_vocab(valid_vocab); }
   /// Rows of the draft layer that the state holds, counted from the start: the last one was made
   /// with the token that was expected to follow. Part of the state, so a snapshot keeps it.
   int64_t draft_rows(SequenceId sequence) const;

@@ -157,6 +157,7 @@ Result<void> LoadedModel::draft(std::span<const DraftRows> sequences, const Draf
        .positions = positions,
        .source_rows = source_rows,
        .source = how.source,
+       .selection = how.selection,
        .cache_only = how.cache_only,
        .budget_blocks = budget_blocks_,
        .tap = how.tap});
