@@ -76,6 +76,8 @@ enum class StepKind : uint8_t {
   kDraft,       // the draft layer with logits
   kDraftCache,  // the draft layer up to its keys and values
   kRound,       // a whole round (ops/round.h)
+  kDraftKept,   // the draft layer with logits, its selections kept
+  kDraftChain,  // the draft layer with logits, on kept selections
 };
 
 /// Launches with equal keys differ in their inputs only: the same ops with the same arguments.
@@ -88,10 +90,13 @@ struct StepKey {
   const void* temporaries = nullptr;  // where those within a block lie
   const void* source = nullptr;       // wide rows that the draft layer reads
   // Of a round.
-  bool verify = false;     // its trunk leaves rows pending
-  bool best_only = false;  // DrawArgs
+  const void* round = nullptr;  // where its state lies
+  bool verify = false;          // its trunk leaves rows pending
+  bool best_only = false;       // DrawArgs, of the trunk
+  bool best_drafts = false;     // of the draft layer
   int lagging_spans = 0, lagging_rows = 0;
   std::array<int, kMaxRoundDrafts> drafting{};  // sequences that get a draft of each number
+  const void* lists = nullptr;                  // selections that it goes on from
 
   bool operator==(const StepKey&) const = default;
 };
@@ -140,6 +145,11 @@ class Ops {
   virtual void ple_mix(const PleMixArgs& args) = 0;
   virtual void qsa_front(const QsaFrontArgs& args) = 0;
   virtual void qsa_select(const QsaSelectArgs& args) = 0;
+  /// Called where `traits().drafts` says so.
+  virtual void qsa_extend(const QsaExtendArgs& args) {
+    static_cast<void>(args);
+    throw std::logic_error("this backend shares no selections");
+  }
   virtual void qsa_attend(const QsaAttendArgs& args) = 0;
   virtual void router(const RouterArgs& args) = 0;
   virtual void experts(const ExpertsArgs& args) = 0;

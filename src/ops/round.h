@@ -28,8 +28,10 @@ inline constexpr int kMaxRoundStops = 16;
 
 /// How a sequence draws and when its text ends.
 struct RoundSequence {
-  SampleRow draw{};  // settings without edits; every row of the sequence has its own position
-  int32_t left = 0;  // tokens that the text may still get; 0: it has ended
+  SampleRow draw{};     // settings without edits; every row of the sequence has its own position
+  int draft_vocab = 0;  // draws of the draft layer look at so many rows of its head, without
+                        // log-probabilities
+  int32_t left = 0;     // tokens that the text may still get; 0: it has ended
   int32_t num_stops = 0;
   std::array<int32_t, kMaxRoundStops> stops{};  // the text ends with the first of these
 };
@@ -121,9 +123,10 @@ struct AcceptArgs {
 
 /// After the draw from the live rows of the first `count` sequences: their draft number `place`
 /// becomes part of the outcome, and the id of their next row of the draft layer, which reads that
-/// layer's own output. A draw that failed drafts token 0.
+/// layer's own output. A draw that failed drafts the first token.
 struct TakeDraftsArgs {
   RoundState state;
+  const int32_t* listed = nullptr;  // tokens of the rows of the draft head; nullptr: their numbers
   int place = 0;
   int count = 0;
 };
