@@ -19,7 +19,7 @@ uint64_t nanoseconds() {
   return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
 }
 
-/// Token that goes on from a draw; a failed one has none.
+/// What goes on from a draw, also from one that failed.
 int32_t token_of(const ops::SampledToken& drawn) {
   return drawn.status == ops::SampleStatus::kDrawn ? drawn.token : 0;
 }
@@ -76,7 +76,8 @@ void prepare_live_row(const ops::RoundState& state, int index, const ops::RoundO
   state.draft_spans[index].num_rows = outcome.ended != 0 ? 0 : 1;
   state.draft_ids[index] = token_of(state.drawn[row]);
   set_position(state.draft_positions, index, position);
-  state.draft_sources[index] = row;
+  // Nobody reads the source of a text that has ended, but it is one in every launch.
+  state.draft_sources[index] = outcome.ended != 0 ? index : row;
   state.draft_settings[index].position = position + 2;
 }
 
@@ -130,7 +131,8 @@ void RoundOps::take_drafts(const ops::TakeDraftsArgs& args) {
   for (int index = 0; index < args.count; ++index) {
     ops::RowSpan& live = state.draft_spans[index];
     if (live.num_rows == 0) continue;
-    const int32_t draft = token_of(state.drafted[index]);
+    const int32_t number = token_of(state.drafted[index]);
+    const int32_t draft = args.listed != nullptr ? args.listed[number] : number;
     state.outcomes[index].drafts[static_cast<size_t>(args.place)] = draft;
     ++live.position;
     ++state.draft_settings[index].position;

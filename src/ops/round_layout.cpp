@@ -133,8 +133,11 @@ void start_round(const RoundInputs& inputs, const RoundState& state) {
     live = span;
     live.row_begin = index;
     live.num_rows = span.num_rows == 0 ? 0 : 1;
-    state.draft_settings[index] = sequence.draw;
-    state.draft_settings[index].top_logprobs = -1;
+    state.draft_sources[index] = index;
+    SampleRow& drafting = state.draft_settings[index];
+    drafting = sequence.draw;
+    drafting.valid_vocab = sequence.draft_vocab;
+    drafting.top_logprobs = -1;
   }
 }
 

@@ -17,7 +17,7 @@ namespace tessera::cuda::device {
 
 inline constexpr int kRoundAxes = 3;  // of a position
 
-/// Token that goes on from a draw; a failed one has none.
+/// What goes on from a draw, also from one that failed.
 __device__ __forceinline__ int32_t token_of(const ops::SampledToken& drawn) {
   return drawn.status == ops::SampleStatus::kDrawn ? drawn.token : 0;
 }
@@ -74,7 +74,8 @@ __device__ __forceinline__ void prepare_live_row(const ops::RoundState& state, i
   state.draft_spans[index].num_rows = verdict.ended ? 0 : 1;
   state.draft_ids[index] = token_of(state.drawn[row]);
   set_position(state.draft_positions, index, position);
-  state.draft_sources[index] = row;
+  // Nobody reads the source of a text that has ended, but it is one in every launch.
+  state.draft_sources[index] = verdict.ended ? index : row;
   state.draft_settings[index].position = position + 2;
 }
 
@@ -134,7 +135,8 @@ __global__ void __launch_bounds__(Config::kThreads)
   for (int index = static_cast<int>(threadIdx.x); index < args.count; index += Config::kThreads) {
     ops::RowSpan& live = state.draft_spans[index];
     if (live.num_rows == 0) continue;
-    const int32_t draft = token_of(state.drafted[index]);
+    const int32_t number = token_of(state.drafted[index]);
+    const int32_t draft = args.listed != nullptr ? args.listed[number] : number;
     const int64_t position = live.position + 1;
     state.outcomes[index].drafts[static_cast<size_t>(args.place)] = draft;
     live.position = position;
