@@ -43,8 +43,8 @@ ops::RoundOutcome judge(const ops::RoundState& state, const ops::RowSpan& span,
     const int row = span.row_begin + outcome.kept++;
     const ops::SampledToken& drawn = state.drawn[row];
     outcome.ended = ends_text(sequence, drawn, outcome.kept) ? 1 : 0;
-    goes_on = outcome.ended == 0 && outcome.kept < span.num_rows &&
-              state.ids[row + 1] == drawn.token;
+    goes_on =
+        outcome.ended == 0 && outcome.kept < span.num_rows && state.ids[row + 1] == drawn.token;
   }
   return outcome;
 }
@@ -93,8 +93,7 @@ ops::RoundState RoundOps::begin_round(const ops::RoundInputs& inputs) {
 }
 
 ops::RoundRows RoundOps::use_rows(ops::RoundPart part, int spans, int rows) {
-  const ops::RowSpan* first =
-      part == ops::RoundPart::kLive ? state_.draft_spans : state_.spans;
+  const ops::RowSpan* first = part == ops::RoundPart::kLive ? state_.draft_spans : state_.spans;
   return {.batch = {.spans = {first, static_cast<size_t>(spans)},
                     .num_rows = rows,
                     .role = ops::Role::kDecode},

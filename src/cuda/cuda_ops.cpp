@@ -19,10 +19,10 @@ class CudaOps final : public ops::Ops {
   std::string_view name() const override { return name_; }
   std::vector<ops::KernelNote> kernels() const override {
     std::vector<ops::KernelNote> notes;
-    for (const auto note : {note_embed, note_draft_input, note_linear, note_mixer, note_combine,
-                            note_gdn, note_ngram, note_ple_mix, note_qsa_front, note_qsa_select,
-                            note_qsa_attend, note_router, note_experts, note_finish, note_sample,
-                            note_round})
+    for (const auto note :
+         {note_embed, note_draft_input, note_linear, note_mixer, note_combine, note_gdn, note_ngram,
+          note_ple_mix, note_qsa_front, note_qsa_select, note_qsa_attend, note_router, note_experts,
+          note_finish, note_sample, note_round})
       notes.push_back(note(context_.gpu()));
     return notes;
   }

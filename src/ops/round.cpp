@@ -18,14 +18,15 @@ constexpr double kAxes = 3;
 
 Cost cost(const DrawArgs& args) {
   const double rows = args.rows;
-  return {.bytes_read = rows * (args.vocab * static_cast<double>(sizeof(float)) + sizeof(SampleRow)),
-          .bytes_written = rows * sizeof(SampledToken)};
+  return {
+      .bytes_read = rows * (args.vocab * static_cast<double>(sizeof(float)) + sizeof(SampleRow)),
+      .bytes_written = rows * sizeof(SampledToken)};
 }
 
 /// Without the wide rows: one is copied only where a draft was rejected.
 Cost cost(const AcceptArgs& args) {
   const double rows = args.state.num_rows, spans = args.state.num_spans;
-  constexpr double kDrawn = sizeof(SampleStatus) + kInt;             // of a draw: status, token
+  constexpr double kDrawn = sizeof(SampleStatus) + kInt;  // of a draw: status, token
   constexpr double kLive = sizeof(RowSpan) + (kAxes + 2) * kInt + sizeof(int64_t);
   return {.bytes_read = rows * (kDrawn + kInt) + spans * (sizeof(RowSpan) + sizeof(RoundSequence)),
           .bytes_written = rows * kInt + spans * (sizeof(RoundOutcome) + kInt + kLive) +

@@ -34,6 +34,7 @@ class RoundWorld {
   RoundWorld(ops::Ops& backend, DType activation, std::vector<RoundText> sequences, int width);
 
   void accept(const std::vector<ops::SampledToken>& drawn, const Accept& how);
+  ops::AcceptArgs accept_args(const Accept& how) const;
   void take_drafts(const std::vector<ops::SampledToken>& drafted, int place,
                    std::span<const int32_t> listed = {});
   void advance();
@@ -44,6 +45,8 @@ class RoundWorld {
   void expect_report(const ops::RoundReport& report) const;
 
   const ops::RoundState& state() const { return state_; }
+  std::byte* slots() const { return slots_.data(); }
+  size_t slots_bytes() const { return slots_.bytes(); }
   size_t num_rows() const { return static_cast<size_t>(state_.num_rows); }
 
   std::vector<RoundText> texts;

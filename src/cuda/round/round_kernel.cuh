@@ -66,8 +66,7 @@ __device__ __forceinline__ void store(std::byte* slot, size_t offset, T value) {
 
 /// One thread. The row of the draft layer from which the next token but one is drawn.
 __device__ __forceinline__ void prepare_live_row(const ops::RoundState& state, int index,
-                                                 const ops::RowSpan& span,
-                                                 const Verdict& verdict) {
+                                                 const ops::RowSpan& span, const Verdict& verdict) {
   const int row = span.row_begin + verdict.kept - 1;
   const int64_t position = span.position + verdict.kept - 1;
   state.draft_spans[index].position = position;
@@ -117,7 +116,7 @@ __global__ void __launch_bounds__(Config::kThreads)
       kept_rows = verdict.kept;
     }
   }
-  __syncthreads();  // it is decided
+  __syncthreads();                         // it is decided
   if (kept_rows == span.num_rows) return;  // `finish` has stored that row
   const auto width = static_cast<size_t>(args.width);
   const auto last = static_cast<size_t>(span.row_begin + kept_rows - 1);
