@@ -12,7 +12,7 @@
 
 #include "core/parallel.h"
 #include "io/checkpoint.h"
-#include "model/short_head.h"
+#include "model/draft_head.h"
 #include "model/weight_placement.h"
 #include "runtime/backend.h"
 #include "runtime/model_info.h"
@@ -156,6 +156,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   if (!model->draft_note_.empty()) parts.weights.draft.reset();
   if (auto status = apply_shortlist(options, parts, model->draft_note_); !status)
     return fail(std::move(status.error()));
+  const bool wants_fp8 = options.draft_head == DraftHead::kFp8 ||
+                         (options.draft_head == DraftHead::kAuto && options.ops == OpsKind::kFast);
+  if (parts.weights.draft && wants_fp8) quantise_draft_head(parts.weights);
   Result<StateLayout> layout =
       StateLayout::make(config, {.cache = *cache,
                                  .index_key = traits.index_key,
