@@ -52,6 +52,7 @@ class EndedRowsTest : public CudaTest {
         .index_q_norm = world().floats(index, 0.3),
         .index_k_norm = world().floats(index, 0.3),
         .eps = kEps,
+        .batch = {},
         .q = activations(q_),
         .index_q = activations(index_q_)};
     blocks_ = reinterpret_cast<int32_t*>(world().bytes(kTexts * kRows * kBudget * sizeof(int32_t)));
