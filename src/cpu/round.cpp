@@ -70,7 +70,7 @@ void store_counts(const ops::AcceptArgs& args, int index, int kept) {
 /// all rows from here on lie behind it, where nothing counts.
 void prepare_live_row(const ops::RoundState& state, int index, const ops::RoundOutcome& outcome) {
   const ops::RowSpan& span = state.spans[index];
-  const int row = span.row_begin + outcome.kept - 1;
+  const int row = span.row_begin + std::max(outcome.kept - 1, 0);
   const int64_t position = span.position + outcome.kept - (outcome.ended != 0 ? 0 : 1);
   state.draft_spans[index].position = position;
   state.draft_ids[index] = token_of(state.drawn[row]);
@@ -117,7 +117,6 @@ void RoundOps::accept(const ops::AcceptArgs& args) {
     for (int inner = 0; inner < span.num_rows; ++inner)
       state.next_ids[span.row_begin + inner] = token_of(state.drawn[span.row_begin + inner]);
     store_counts(args, index, outcome.kept);
-    if (outcome.kept == 0) continue;
     sequence.left = outcome.ended != 0 ? 0 : sequence.left - outcome.kept;
     prepare_live_row(state, index, outcome);
   }
@@ -127,7 +126,6 @@ void RoundOps::take_drafts(const ops::TakeDraftsArgs& args) {
   const ops::RoundState& state = args.state;
   for (int index = 0; index < args.count; ++index) {
     ops::RowSpan& live = state.draft_spans[index];
-    if (state.outcomes[index].ended != 0) continue;
     const int32_t number = token_of(state.drafted[index]);
     const int32_t draft = args.listed != nullptr ? args.listed[number] : number;
     state.outcomes[index].drafts[static_cast<size_t>(args.place)] = draft;

@@ -128,7 +128,6 @@ void start_round(const RoundInputs& inputs, const RoundState& state) {
       start_row(state, row, inputs.ids[static_cast<size_t>(row)], span.position + inner,
                 sequence.draw);
     }
-    if (sequence.left <= 0) span.num_rows = 0;
     RowSpan& live = state.draft_spans[index];
     live = span;
     live.row_begin = index;

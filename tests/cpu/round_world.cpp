@@ -117,16 +117,17 @@ void RoundWorld::accept(const std::vector<ops::SampledToken>& drawn, const Accep
       next_ids_[row] = token_of(drawn[row]);
     const size_t slot = index * slot_bytes_;
     if (how.pending) put(want_slots_, slot + kAcceptedAt, static_cast<int32_t>(text.kept));
-    if (text.kept == 0) continue;
-    const auto kept = static_cast<size_t>(text.kept);
-    if (static_cast<int>(index) < how.drafting)
-      put(want_slots_, slot + kDraftRowsAt, text.position + text.kept);
-    std::memcpy(want_slots_.data() + slot + kWideAt,
-                wide_bytes_.data() + (first + kept - 1) * row_bytes_, row_bytes_);
+    const size_t last = first + static_cast<size_t>(std::max(text.kept - 1, 0));
+    if (text.kept > 0) {
+      if (static_cast<int>(index) < how.drafting)
+        put(want_slots_, slot + kDraftRowsAt, text.position + text.kept);
+      std::memcpy(want_slots_.data() + slot + kWideAt, wide_bytes_.data() + last * row_bytes_,
+                  row_bytes_);
+    }
     const int64_t position = text.position + text.kept - (text.ended ? 0 : 1);
     live_[index] = {.position = position,
-                    .id = text.pending,
-                    .source = static_cast<int32_t>(text.ended ? index : first + kept - 1),
+                    .id = token_of(drawn[last]),
+                    .source = static_cast<int32_t>(text.ended ? index : last),
                     .draw_position = position + 2};
   }
 }
@@ -143,7 +144,6 @@ void RoundWorld::take_drafts(const std::vector<ops::SampledToken>& drafted, int 
        .count = static_cast<int>(drafted.size())});
   for (size_t index = 0; index < drafted.size(); ++index) {
     Live& live = live_[index];
-    if (texts[index].ended) continue;
     const auto number = static_cast<size_t>(token_of(drafted[index]));
     live.id = listed.empty() ? static_cast<int32_t>(number) : listed[number];
     texts[index].drafts[static_cast<size_t>(place)] = live.id;

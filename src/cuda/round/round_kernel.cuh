@@ -68,7 +68,7 @@ __device__ __forceinline__ void store(std::byte* slot, size_t offset, T value) {
 /// that has ended, all rows from here on lie behind it, where nothing counts.
 __device__ __forceinline__ void prepare_live_row(const ops::RoundState& state, int index,
                                                  const ops::RowSpan& span, const Verdict& verdict) {
-  const int row = span.row_begin + verdict.kept - 1;
+  const int row = span.row_begin + max(verdict.kept - 1, 0);
   const int64_t position = span.position + verdict.kept - (verdict.ended ? 0 : 1);
   state.draft_spans[index].position = position;
   state.draft_ids[index] = token_of(state.drawn[row]);
@@ -83,8 +83,7 @@ __device__ __forceinline__ void store_verdict(const ops::AcceptArgs& args, int i
   const ops::RoundState& state = args.state;
   state.outcomes[index] = {.kept = verdict.kept, .ended = verdict.ended ? 1 : 0};
   if (args.pending) store(span.slot, args.accepted_offset, static_cast<int32_t>(verdict.kept));
-  if (verdict.kept == 0) return;
-  if (index < args.drafting)
+  if (verdict.kept > 0 && index < args.drafting)
     store<int64_t>(span.slot, args.draft_rows_offset, span.position + verdict.kept);
   int32_t& left = state.sequences[index].left;
   left = verdict.ended ? 0 : left - verdict.kept;
@@ -130,7 +129,6 @@ __global__ void __launch_bounds__(Config::kThreads)
   const ops::RoundState& state = args.state;
   for (int index = static_cast<int>(threadIdx.x); index < args.count; index += Config::kThreads) {
     ops::RowSpan& live = state.draft_spans[index];
-    if (state.outcomes[index].ended != 0) continue;
     const int32_t number = token_of(state.drafted[index]);
     const int32_t draft = args.listed != nullptr ? args.listed[number] : number;
     const int64_t position = live.position + 1;
