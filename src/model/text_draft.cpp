@@ -73,25 +73,28 @@ const void* TextModel::draft_source(const DraftLaunch& launch) {
 }
 
 /// The lists of a first draft stay as they are made; its chain has its own, with room for the
-/// blocks that drafted tokens complete.
+/// blocks that drafted tokens complete. The first ones are as much shorter, so that no list exceeds
+/// the budget that attention is planned for.
 TextModel::Selecting TextModel::draft_selecting(const DraftLaunch& launch) {
   if (launch.cache_only || launch.selection == DraftSelection::kFresh)
     return {.cache_only = launch.cache_only};
   const bool first = launch.selection == DraftSelection::kKept;
-  const int budget = launch.budget_blocks;
-  const int longer = budget + layout_.pending_rows() / config_.qsa.block + 1;
+  const int room = layout_.pending_rows() / config_.qsa.block + 1;
+  const int chosen = std::max(launch.budget_blocks - room, 1);
+  const int longer = chosen + room;
   if (launch.batch.num_rows > draft_list_rows_) {
     assert(first);
+    ops_.forget_repeats();  // what was recorded uses the old places
     draft_list_rows_ = launch.batch.num_rows;
     const size_t entries =
-        static_cast<size_t>(draft_list_rows_) * static_cast<size_t>(budget + longer + 2);
+        static_cast<size_t>(draft_list_rows_) * static_cast<size_t>(chosen + longer + 2);
     draft_lists_ = MemoryBlock(ops_.memory(), entries * sizeof(int32_t));
   }
   const ptrdiff_t rows = draft_list_rows_;
   auto* counts = reinterpret_cast<int32_t*>(draft_lists_.data());
   auto* blocks = counts + 2 * rows;
-  const Lists made{.blocks = blocks, .counts = counts, .stride = budget};
-  const Lists extended{.blocks = blocks + rows * budget, .counts = counts + rows, .stride = longer};
+  const Lists made{.blocks = blocks, .counts = counts, .stride = chosen};
+  const Lists extended{.blocks = blocks + rows * chosen, .counts = counts + rows, .stride = longer};
   const Selecting how =
       first ? Selecting{.to = made} : Selecting{.from = last_lists_, .to = extended};
   last_lists_ = how.to;

@@ -53,7 +53,7 @@ enum class DraftSource : uint8_t {
 /// How the rows of a draft launch choose the blocks that they attend to.
 enum class DraftSelection : uint8_t {
   kFresh,      // each by its own query
-  kKept,       // the same, for launches that go on from it
+  kKept,       // the same with room for what they complete, for launches that go on from it
   kContinued,  // as the row of the last launch that they follow, and what was completed since
 };
 
