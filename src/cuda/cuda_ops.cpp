@@ -21,8 +21,8 @@ class CudaOps final : public ops::Ops {
     std::vector<ops::KernelNote> notes;
     for (const auto note :
          {note_embed, note_draft_input, note_linear, note_mixer, note_combine, note_gdn, note_ngram,
-          note_ple_mix, note_qsa_front, note_qsa_select, note_qsa_attend, note_router, note_experts,
-          note_finish, note_sample, note_round})
+          note_ple_mix, note_qsa_front, note_qsa_select, note_qsa_extend, note_qsa_attend,
+          note_router, note_experts, note_finish, note_sample, note_round})
       notes.push_back(note(context_.gpu()));
     return notes;
   }
@@ -57,6 +57,7 @@ class CudaOps final : public ops::Ops {
   void ple_mix(const ops::PleMixArgs& args) override { launch_ple_mix(context_, args); }
   void qsa_front(const ops::QsaFrontArgs& args) override { launch_qsa_front(context_, args); }
   void qsa_select(const ops::QsaSelectArgs& args) override { launch_qsa_select(context_, args); }
+  void qsa_extend(const ops::QsaExtendArgs& args) override { launch_qsa_extend(context_, args); }
   void qsa_attend(const ops::QsaAttendArgs& args) override { launch_qsa_attend(context_, args); }
   void router(const ops::RouterArgs& args) override { launch_router(context_, args); }
   void experts(const ops::ExpertsArgs& args) override { launch_experts(context_, args); }

@@ -152,7 +152,7 @@ TextModel::Lists TextModel::select(const ops::QsaCache& cache, const void* index
     ops_.qsa_select({.shape = config_.qsa,
                      .cache = cache,
                      .index_q = index_q,
-                     .budget_blocks = launch.budget_blocks,
+                     .budget_blocks = lists.stride,
                      .batch = launch.batch,
                      .blocks = lists.blocks,
                      .counts = lists.counts,

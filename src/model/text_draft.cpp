@@ -73,31 +73,35 @@ const void* TextModel::draft_source(const DraftLaunch& launch) {
   return draft_.wide;
 }
 
+/// Sizes of shared lists: first ones as much shorter as drafted tokens may complete blocks, so that
+/// no list exceeds the budget that attention is planned for.
+TextModel::ListBudget TextModel::list_budget(int budget) const {
+  const int room = layout_.pending_rows() / config_.qsa.block + 1;
+  const int kept = std::max(budget - room, 1);
+  return {.kept = kept, .continued = kept + room};
+}
+
 /// Room for the selections of so many rows: those of first drafts, and those that go on from them.
 void TextModel::hold_draft_lists(int rows, int budget) {
   if (rows <= draft_list_rows_) return;
-  ops_.forget_repeats();  // what was recorded writes to the old place
+  ops_.forget_repeats();  // what was recorded uses the old places
   draft_list_rows_ = rows;
+  const ListBudget lists = list_budget(budget);
   const size_t entries =
-      static_cast<size_t>(rows) * static_cast<size_t>(budget + continued_budget(budget) + 2);
+      static_cast<size_t>(rows) * static_cast<size_t>(lists.kept + lists.continued + 2);
   draft_lists_ = MemoryBlock(ops_.memory(), entries * sizeof(int32_t));
-}
-
-/// Blocks of a selection with room for those that drafted tokens complete.
-int TextModel::continued_budget(int budget) const {
-  return budget + layout_.pending_rows() / config_.qsa.block + 1;
 }
 
 /// The lists of a first draft stay as they are made; its chain has its own.
 TextModel::Selecting TextModel::draft_selecting(DraftSelection selection, int budget) {
   if (selection == DraftSelection::kFresh) return {};
+  const ListBudget lists = list_budget(budget);
   const ptrdiff_t rows = draft_list_rows_;
   auto* counts = reinterpret_cast<int32_t*>(draft_lists_.data());
   auto* blocks = counts + 2 * rows;
-  const Lists made{.blocks = blocks, .counts = counts, .stride = budget};
-  const Lists extended{.blocks = blocks + rows * budget,
-                       .counts = counts + rows,
-                       .stride = continued_budget(budget)};
+  const Lists made{.blocks = blocks, .counts = counts, .stride = lists.kept};
+  const Lists extended{
+      .blocks = blocks + rows * lists.kept, .counts = counts + rows, .stride = lists.continued};
   const Selecting how = selection == DraftSelection::kKept
                             ? Selecting{.to = made}
                             : Selecting{.from = last_lists_, .to = extended};

@@ -56,7 +56,7 @@ enum class DraftSource : uint8_t {
 /// How the rows of a draft launch choose the blocks that they attend to.
 enum class DraftSelection : uint8_t {
   kFresh,      // each by its own query
-  kKept,       // the same, for launches that go on from it
+  kKept,       // the same with room for what they complete, for launches that go on from it
   kContinued,  // as the row of the last launch that they follow, and what was completed since
 };
 
@@ -168,7 +168,10 @@ class TextModel {
     Lists to{};
   };
   void hold_draft_lists(int rows, int budget);
-  int continued_budget(int budget) const;
+  struct ListBudget {
+    int kept = 0, continued = 0;
+  };
+  ListBudget list_budget(int budget) const;
   Selecting draft_selecting(DraftSelection selection, int budget);
   void run_draft(const Launch& rows, const void* source, const Selecting& how);
   Lists select(const ops::QsaCache& cache, const void* index_q, const Launch& launch,

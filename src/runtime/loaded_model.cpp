@@ -245,9 +245,13 @@ Result<void> LoadedModel::warm_up_drafts(std::span<const SequenceRows> decoded) 
   }
   if (auto status = draft(rows, {.cache_only = true}); !status) return status;
   for (DraftRows& each : rows) each.next_ids = each.next_ids.first(1);
-  if (auto status = draft(rows, {}); !status) return status;
+  const bool share = options_.draft_share_selection;
+  DraftRun how{.selection = share ? DraftSelection::kKept : DraftSelection::kFresh};
+  if (auto status = draft(rows, how); !status) return status;
   for (size_t at = 0; at < rows.size(); ++at) rows[at].first_source = static_cast<int>(at);
-  return draft(rows, {.source = DraftSource::kDraft});
+  how.source = DraftSource::kDraft;
+  if (share) how.selection = DraftSelection::kContinued;
+  return draft(rows, how);
 }
 
 /// The largest round, for the state that it keeps on the device.

@@ -14,6 +14,7 @@ namespace {
 constexpr int kMaxDraft = 5;
 constexpr size_t kPrompt = 90;
 constexpr int kRounds = 40;
+constexpr int kSharedBudget = 64;  // tokens
 
 /// One sequence that drafts to a fixed depth and accepts what a script says.
 struct Drafting {
@@ -32,8 +33,11 @@ class DraftDeviceTest : public testing::TestWithParam<Setup> {
     if (const std::string reason = why_skipped(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
   }
 
-  static std::unique_ptr<LoadedModel> load(bool record, bool overlap) {
+  /// Shared selections with a small budget, so that they are not the whole context.
+  static std::unique_ptr<LoadedModel> load(bool record, bool overlap, bool share) {
     EngineOptions options = options_of(GetParam(), 1024);
+    options.draft_share_selection = share;
+    if (share) options.indexer_budget = kSharedBudget;
     options.record_steps = record;
     options.overlap_kernels = overlap;
     auto model = LoadedModel::load(options);
@@ -112,7 +116,8 @@ class DraftDeviceTest : public testing::TestWithParam<Setup> {
     std::vector<Drafting*> chains;
     for (Drafting& each : all)
       if (each.depth > 0) chains.push_back(&each);
-    DraftRun how;
+    const bool share = model.options().draft_share_selection;
+    DraftRun how{.selection = share ? DraftSelection::kKept : DraftSelection::kFresh};
     for (int drafted = 1; !rows.empty(); ++drafted) {
       ASSERT_TRUE(model.draft(rows, how));
       std::vector<float> logits(rows.size() * static_cast<size_t>(model.config().vocab_size));
@@ -133,6 +138,7 @@ class DraftDeviceTest : public testing::TestWithParam<Setup> {
       rows = std::move(next);
       chains = std::move(longer);
       how.source = DraftSource::kDraft;
+      if (share) how.selection = DraftSelection::kContinued;
     }
   }
 
@@ -144,33 +150,39 @@ class DraftDeviceTest : public testing::TestWithParam<Setup> {
 };
 
 TEST_P(DraftDeviceTest, RecordedRoundsEqualDirectLaunches) {
-  std::vector<std::vector<float>> want;
-  for (const bool record : {false, true})
-    for (const bool overlap : {false, true}) {
-      const auto model = load(record, overlap);
-      ASSERT_NE(model, nullptr);
-      for (int depth = 0; depth <= kMaxDraft; ++depth) {
-        const std::vector<float> got = run_alone(*model, depth);
-        if (want.size() <= static_cast<size_t>(depth)) want.push_back(got);
-        EXPECT_EQ(got, want[static_cast<size_t>(depth)])
-            << "depth " << depth << ", recorded " << record << ", overlapped " << overlap;
+  for (const bool share : {false, true}) {
+    std::vector<std::vector<float>> want;
+    for (const bool record : {false, true})
+      for (const bool overlap : {false, true}) {
+        const auto model = load(record, overlap, share);
+        ASSERT_NE(model, nullptr);
+        for (int depth = 0; depth <= kMaxDraft; ++depth) {
+          const std::vector<float> got = run_alone(*model, depth);
+          if (want.size() <= static_cast<size_t>(depth)) want.push_back(got);
+          EXPECT_EQ(got, want[static_cast<size_t>(depth)])
+              << "depth " << depth << ", shared " << share << ", recorded " << record
+              << ", overlapped " << overlap;
+        }
+        if (record) {
+          EXPECT_GT(model->ops().repeated_kernels(), 0);
+        }
       }
-      if (record) {
-        EXPECT_GT(model->ops().repeated_kernels(), 0);
-      }
-    }
+  }
 }
 
 TEST_P(DraftDeviceTest, RowsOfABatchHaveTheBitsOfASequenceAlone) {
-  const auto model = load(true, true);
-  ASSERT_NE(model, nullptr);
-  constexpr int kDepths[] = {3, 0, 5, 1, 2, 4, 5, 3};
-  std::vector<Drafting> together;
-  for (const int depth : kDepths) together.push_back(open(*model, depth));
-  for (int round = 0; round < kRounds; ++round)
-    ASSERT_NO_FATAL_FAILURE(run_round(*model, together, round));
-  for (const Drafting& each : together)
-    EXPECT_EQ(each.seen, run_alone(*model, each.depth)) << "depth " << each.depth;
+  for (const bool share : {false, true}) {
+    const auto model = load(true, true, share);
+    ASSERT_NE(model, nullptr);
+    constexpr int kDepths[] = {3, 0, 5, 1, 2, 4, 5, 3};
+    std::vector<Drafting> together;
+    for (const int depth : kDepths) together.push_back(open(*model, depth));
+    for (int round = 0; round < kRounds; ++round)
+      ASSERT_NO_FATAL_FAILURE(run_round(*model, together, round));
+    for (const Drafting& each : together)
+      EXPECT_EQ(each.seen, run_alone(*model, each.depth))
+          << "depth " << each.depth << ", shared " << share;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Setups, DraftDeviceTest, testing::ValuesIn(draft_setups()), setup_name);

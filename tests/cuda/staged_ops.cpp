@@ -48,6 +48,7 @@ class StagedOps final : public ops::Ops {
   void ple_mix(const ops::PleMixArgs& host) override;
   void qsa_front(const ops::QsaFrontArgs& host) override;
   void qsa_select(const ops::QsaSelectArgs& host) override;
+  void qsa_extend(const ops::QsaExtendArgs& host) override;
   void qsa_attend(const ops::QsaAttendArgs& host) override;
   void router(const ops::RouterArgs& host) override;
   void experts(const ops::ExpertsArgs& host) override;
@@ -72,9 +73,13 @@ class StagedOps final : public ops::Ops {
   /// Hands the staged batch over, with ids and positions that nobody reads where there are none.
   ops::LaunchBuffers begin_batch(const ops::RowBatch& batch, std::span<const int32_t> ids = {},
                                  std::span<const int32_t> positions = {},
-                                 std::span<const int32_t> logit_rows = {}) {
-    return device_->begin(
-        {.batch = batch, .ids = ids, .positions = positions, .logit_rows = logit_rows});
+                                 std::span<const int32_t> logit_rows = {},
+                                 std::span<const int32_t> source_rows = {}) {
+    return device_->begin({.batch = batch,
+                           .ids = ids,
+                           .positions = positions,
+                           .logit_rows = logit_rows,
+                           .source_rows = source_rows});
   }
   ops::CombineArgs stage_combine(Staging& staging, const ops::CombineArgs& host, const void* out);
 
@@ -311,6 +316,29 @@ void StagedOps::qsa_select(const ops::QsaSelectArgs& host) {
   args.batch = slots.upload(spans);
   begin_batch(args.batch);
   device_->qsa_select(args);
+  staging.finish();
+}
+
+/// In place there, too, where it is here. The last list that any row reads says how many there are.
+void StagedOps::qsa_extend(const ops::QsaExtendArgs& host) {
+  Staging staging = stage();
+  ops::QsaExtendArgs args = host;
+  const int rows = host.batch.num_rows;
+  const int source =
+      rows == 0 ? 0 : 1 + *std::max_element(host.source_rows, host.source_rows + rows);
+  const bool in_place = host.blocks == host.from_blocks;
+  const int written = in_place ? std::max(rows, source) : rows;
+  args.blocks = staging.out(host.blocks, product({written, host.stride}));
+  args.counts = staging.out(host.counts, product({written}));
+  args.from_blocks =
+      in_place ? args.blocks : staging.in(host.from_blocks, product({source, host.from_stride}));
+  args.from_counts = in_place ? args.counts : staging.in(host.from_counts, product({source}));
+  StagedSlots slots(staging, host.batch);
+  std::vector<ops::RowSpan> spans;
+  args.batch = slots.upload(spans);
+  args.source_rows =
+      begin_batch(args.batch, {}, {}, {}, {host.source_rows, product({rows})}).source_rows;
+  device_->qsa_extend(args);
   staging.finish();
 }
 

@@ -6,6 +6,7 @@
 
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/model_harness.h"
+#include "tests/engine/setups.h"
 
 namespace tessera::test {
 namespace {
@@ -13,10 +14,15 @@ namespace {
 constexpr int kMaxDraft = 5;
 constexpr int kBudget = 64;  // tokens
 
-std::unique_ptr<Engine> engine_with(int budget, bool share) {
-  EngineOptions options;
-  options.model_dir = "models/tiny";
-  options.max_context = 1024;
+class DraftShare : public testing::TestWithParam<Setup> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_skipped(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+std::unique_ptr<Engine> engine_with(const Setup& setup, int budget, bool share) {
+  EngineOptions options = options_of(setup, 1024);
   options.indexer_budget = budget;
   options.draft_share_selection = share;
   auto engine = Engine::load(options);
@@ -53,9 +59,9 @@ Totals run_all(Engine& engine, int prompt_tokens, bool drafts) {
   return totals;
 }
 
-TEST(DraftShare, AboveTheBudgetTheTextIsUnchangedAndAcceptanceNear) {
-  const auto fresh = engine_with(kBudget, false);
-  const auto shared = engine_with(kBudget, true);
+TEST_P(DraftShare, AboveTheBudgetTheTextIsUnchangedAndAcceptanceNear) {
+  const auto fresh = engine_with(GetParam(), kBudget, false);
+  const auto shared = engine_with(GetParam(), kBudget, true);
   ASSERT_TRUE(fresh && shared);
   constexpr int kPrompt = 6 * kBudget;
   const Totals plain = run_all(*fresh, kPrompt, false);
@@ -74,10 +80,10 @@ TEST(DraftShare, AboveTheBudgetTheTextIsUnchangedAndAcceptanceNear) {
 }
 
 /// Where every block is selected there is nothing to choose: the same drafts.
-TEST(DraftShare, WithinTheBudgetTheDraftsAreTheSame) {
+TEST_P(DraftShare, WithinTheBudgetTheDraftsAreTheSame) {
   constexpr int kWhole = 1024;
-  const auto fresh = engine_with(kWhole, false);
-  const auto shared = engine_with(kWhole, true);
+  const auto fresh = engine_with(GetParam(), kWhole, false);
+  const auto shared = engine_with(GetParam(), kWhole, true);
   ASSERT_TRUE(fresh && shared);
   const Totals with_fresh = run_all(*fresh, 60, true);
   const Totals with_shared = run_all(*shared, 60, true);
@@ -87,9 +93,14 @@ TEST(DraftShare, WithinTheBudgetTheDraftsAreTheSame) {
 }
 
 /// The lists themselves: what the first draft selected, and each block that a draft completes.
-TEST(DraftShare, LaterDraftsGoOnFromTheFirstSelection) {
-  const auto model = load_model("models/nano", OpsKind::kFast, CacheType::kF32, 16);
-  ASSERT_NE(model, nullptr);
+class DraftLists : public DraftShare {};
+
+TEST_P(DraftLists, LaterDraftsGoOnFromTheFirstSelection) {
+  EngineOptions options = options_of(GetParam());
+  options.indexer_budget = 16;
+  const auto loaded = LoadedModel::load(options);
+  ASSERT_TRUE(loaded) << loaded.error().message();
+  LoadedModel* model = loaded->get();
   const int draft_layer = model->config().num_layers();
   const int block = model->config().qsa.block;
   for (const size_t length : {40, 41, 42, 43}) {
@@ -115,7 +126,7 @@ TEST(DraftShare, LaterDraftsGoOnFromTheFirstSelection) {
     const auto& lists = tap.selected[draft_layer];
     ASSERT_EQ(lists.size(), static_cast<size_t>(kMaxDraft));
     std::vector<int32_t> expected = lists.front();
-    EXPECT_EQ(expected.size(), 4U) << "the whole budget";
+    EXPECT_EQ(expected.size(), 2U) << "the budget of 4, and room for two blocks";
     for (size_t step = 1; step < lists.size(); ++step) {
       const auto seen = static_cast<int>(length + step);
       if (seen % block == 0) expected.push_back(seen / block - 1);
@@ -123,6 +134,11 @@ TEST(DraftShare, LaterDraftsGoOnFromTheFirstSelection) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Setups, DraftShare,
+                         testing::ValuesIn(setups_with("models/tiny", draft_setups())), setup_name);
+INSTANTIATE_TEST_SUITE_P(Setups, DraftLists,
+                         testing::ValuesIn(setups_with("models/nano", state_setups())), setup_name);
 
 }  // namespace
 }  // namespace tessera::test

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace tessera::test {
 
@@ -24,6 +26,14 @@ struct Setup {
 /// Defined by each test binary: for texts, and for launches and the state they leave.
 std::span<const Setup> draft_setups();
 std::span<const Setup> state_setups();
+
+/// Those of `setups` that have this model.
+inline std::vector<Setup> setups_with(std::string_view model, std::span<const Setup> setups) {
+  std::vector<Setup> some;
+  for (const Setup& setup : setups)
+    if (setup.model == model) some.push_back(setup);
+  return some;
+}
 
 inline void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
 

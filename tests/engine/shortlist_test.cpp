@@ -11,14 +11,18 @@
 
 #include "tests/engine/engine_harness.h"
 #include "tests/engine/model_harness.h"
+#include "tests/engine/setups.h"
 
 namespace tessera::test {
 namespace {
 
 constexpr int kDraft = 3;
 
-class ShortlistTest : public testing::Test {
+class ShortlistTest : public testing::TestWithParam<Setup> {
  protected:
+  void SetUp() override {
+    if (const std::string reason = why_skipped(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
+  }
   void TearDown() override { std::filesystem::remove(path_); }
 
   std::vector<int32_t> question(int first, int second) const {
@@ -32,9 +36,7 @@ class ShortlistTest : public testing::Test {
             .ids = std::move(ids)};
   }
   EngineOptions options() const {
-    EngineOptions options;
-    options.model_dir = "models/tiny";
-    options.max_context = 256;
+    EngineOptions options = options_of(GetParam(), 256);
     options.valid_vocab = tokenizer_.vocab_size();
     options.vocabulary = tokenizer_.fingerprint();
     return options;
@@ -70,7 +72,7 @@ int accepted_of(const Output& output) {
   return std::accumulate(places.begin(), places.end(), 0);
 }
 
-TEST_F(ShortlistTest, TextIsUnchangedAndAcceptanceIsNearThatOfTheWholeHead) {
+TEST_P(ShortlistTest, TextIsUnchangedAndAcceptanceIsNearThatOfTheWholeHead) {
   const auto whole = Engine::load(options());
   ASSERT_TRUE(whole);
   std::vector<std::vector<int32_t>> corpus;
@@ -98,7 +100,7 @@ TEST_F(ShortlistTest, TextIsUnchangedAndAcceptanceIsNearThatOfTheWholeHead) {
 }
 
 /// Of every setting, also where the list misses what is drawn, penalised or biased.
-TEST_F(ShortlistTest, AnyListGivesTheSameText) {
+TEST_P(ShortlistTest, AnyListGivesTheSameText) {
   const auto whole = Engine::load(options());
   ASSERT_TRUE(whole);
   std::vector<int32_t> every_third;
@@ -122,7 +124,7 @@ TEST_F(ShortlistTest, AnyListGivesTheSameText) {
 }
 
 /// The logits of the cut head are those of the listed rows of the whole one.
-TEST_F(ShortlistTest, TheCutHeadScoresTheListedIds) {
+TEST_P(ShortlistTest, TheCutHeadScoresTheListedIds) {
   EngineOptions with = options();
   ASSERT_TRUE(save_shortlist(list_of({3, 4, 500, 501, 8000}), path_));
   with.draft_shortlist = path_;
@@ -151,7 +153,7 @@ TEST_F(ShortlistTest, TheCutHeadScoresTheListedIds) {
     EXPECT_FLOAT_EQ(some[at], all[static_cast<size_t>(ids[at])]) << ids[at];
 }
 
-TEST_F(ShortlistTest, RefusesWhatDoesNotFit) {
+TEST_P(ShortlistTest, RefusesWhatDoesNotFit) {
   const auto error_of = [&](const Shortlist& list, auto change) {
     EXPECT_TRUE(save_shortlist(list, path_));
     EngineOptions with = options();
@@ -180,6 +182,9 @@ TEST_F(ShortlistTest, RefusesWhatDoesNotFit) {
   list.vocab_size = 1 << 20;
   EXPECT_EQ(error_of(list, [](EngineOptions& with) { with.valid_vocab = 0; }), Errc::kMismatch);
 }
+
+INSTANTIATE_TEST_SUITE_P(Setups, ShortlistTest,
+                         testing::ValuesIn(setups_with("models/tiny", draft_setups())), setup_name);
 
 }  // namespace
 }  // namespace tessera::test
