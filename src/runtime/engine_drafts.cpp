@@ -44,9 +44,11 @@ void EngineLoop::propose(std::span<const Turn> turns, ops::Role role, bool live)
     if (auto caught_up = catch_up(kept, role, live); !caught_up) return caught_up;
     return live ? draft(kept) : Result<void>();
   });
+  const double seconds = seconds_since(begin);
+  for (const Turn& turn : turns) turn.running->usage.rounds.draft_seconds += seconds;
   if (status) {
     if (role == ops::Role::kDecode && model_->ops().first_repeats() == first_repeats)
-      record_drafts(kept, seconds_since(begin));
+      record_drafts(kept, seconds);
     return;
   }
   log_message(LogLevel::kWarning, "drafting ends: " + status.error().message());

@@ -13,7 +13,15 @@ namespace tessera {
 EngineLoop::EngineLoop(std::unique_ptr<LoadedModel> model)
     : model_(std::move(model)), thread_([this] { work(); }) {}
 
-EngineLoop::~EngineLoop() {
+EngineLoop::~EngineLoop() { stop(); }
+
+std::unique_ptr<LoadedModel> EngineLoop::release() {
+  stop();
+  return std::move(model_);
+}
+
+void EngineLoop::stop() {
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -27,6 +27,8 @@ class EngineLoop {
   std::shared_ptr<Generation::Impl> enqueue(Request request);
   EngineStats stats() const;
   const LoadedModel& model() const { return *model_; }
+  /// Ends the loop, as the destructor does, and hands its model back; nothing else may follow.
+  std::unique_ptr<LoadedModel> release();
 
  private:
   struct Queued {
@@ -49,6 +51,7 @@ class EngineLoop {
     int depth = 0;
   };
 
+  void stop();
   void work();
   bool wait_for_work();
   void admit();
