@@ -18,12 +18,17 @@ namespace tessera {
 
 enum class OpsKind { kFast, kReference };  // SIMD and threads, or the short FP32 oracle
 
+/// Who drives decode rounds: the host, launch by launch, or the backend, round after round, which
+/// the host reads one round later. The text is the same.
+enum class RoundDriver { kAuto, kHost, kDevice };  // kAuto: the device where there is one
+
 struct EngineOptions {
   std::string model_dir{};
   std::string device = "cpu";    // "cpu", "cuda" or "cuda:N"
   double memory_fraction = 0.9;  // of the device memory left after the weights, for cache pages
   bool overlap_kernels = true;   // a device kernel may start before its predecessor has ended
   bool record_steps = true;      // decode steps are replayed as one CUDA graph
+  RoundDriver rounds = RoundDriver::kAuto;
   OpsKind ops = OpsKind::kFast;
   CacheType cache_type = CacheType::kAuto;
   int threads = 0;         // 0: all cores this process may use
@@ -32,7 +37,13 @@ struct EngineOptions {
   int max_draft = 5;       // K_max of the state rings
   int indexer_budget = 0;  // tokens QSA may select, a multiple of the block size; 0: the model's
   int valid_vocab = 0;     // ids from here on are never drawn (unused vocabulary rows); 0: all
-  int prefill_chunk = 0;   // rows of a prefill launch, a multiple of 64; 0: 512, on a device 4096
+  /// A file of frequent ids (shortlist.h) to which the draft head is cut; empty: the whole head.
+  std::string draft_shortlist{};
+  /// Drafts after the first of a round attend to the blocks that the first one selected and to what
+  /// was drafted since: less work, and where the context exceeds the budget other drafts.
+  bool draft_share_selection = false;
+  uint64_t vocabulary = 0;  // Tokenizer::fingerprint() that the list must name; 0: not compared
+  int prefill_chunk = 0;    // rows of a prefill launch, a multiple of 64; 0: 512, on a device 4096
   /// Called while weights load, fraction in [0, 1].
   std::function<void(double fraction)> on_load_progress{};
 };

@@ -41,6 +41,8 @@ class Tokenizer {
   int32_t token_id(std::string_view text) const;
   bool is_special(int32_t id) const;
   int vocab_size() const;  // highest id + 1
+  /// Depends on the bytes of every token and on nothing else: equal where ids mean the same.
+  uint64_t fingerprint() const;
 
   /// Whole-sequence decode; incomplete or invalid bytes become U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;

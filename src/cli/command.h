@@ -11,5 +11,6 @@ int info_command(const InfoArgs& args);
 int verify_command(const VerifyArgs& args);
 int eval_command(const EvalArgs& args);
 int bench_command(const BenchArgs& args);
+int shortlist_command(const ShortlistArgs& args);
 
 }  // namespace tessera::cli

@@ -16,6 +16,7 @@ int dispatch(const Command& command) {
     int operator()(const VerifyArgs& args) const { return verify_command(args); }
     int operator()(const EvalArgs& args) const { return eval_command(args); }
     int operator()(const BenchArgs& args) const { return bench_command(args); }
+    int operator()(const ShortlistArgs& args) const { return shortlist_command(args); }
   };
   return std::visit(Visitor{}, command);
 }

@@ -115,6 +115,11 @@ void add_engine_options(CLI::App& app, EngineOptions& engine) {
                  "Share of the device memory left after the weights that cache pages may take")
       ->check(CLI::Range(0.01, 1.0))
       ->group(group);
+  add_choice<RoundDriver>(app, "--rounds", engine.rounds,
+                          {{"auto", RoundDriver::kAuto},
+                           {"host", RoundDriver::kHost},
+                           {"device", RoundDriver::kDevice}},
+                          "Who drives decode rounds: device reads tokens one round later", group);
   app.add_flag("!--no-graphs", engine.record_steps,
                "Launch every kernel of a decode step by itself")
       ->group(group);
@@ -186,6 +191,13 @@ void add_generation_options(CLI::App& app, RunArgs& args) {
          "Tokens that the draft layer proposes a round; the text is the same for every number "
          "(default: auto, 0 is off)")
       ->type_name("N")
+      ->group(group);
+  app.add_flag("--draft-share-selection", args.engine.draft_share_selection,
+               "Let all drafts of a round attend to what the first one selected")
+      ->group(group);
+  app.add_option("--draft-shortlist", args.engine.draft_shortlist,
+                 "Draft among the tokens of this list only (see tessera shortlist)")
+      ->type_name("FILE")
       ->group(group);
   app.add_option("--logprobs", args.logprobs, "Log-probabilities, and the N best (with --json)")
       ->type_name("N")
@@ -306,6 +318,23 @@ CLI::App* declare_bench(CLI::App& app, BenchArgs& args) {
   return bench;
 }
 
+CLI::App* declare_shortlist(CLI::App& app, ShortlistArgs& args) {
+  CLI::App* shortlist =
+      app.add_subcommand("shortlist", "Frequent tokens of some texts, for run --draft-shortlist");
+  shortlist
+      ->add_option("DIR,-m,--model", args.model_dir,
+                   "Model folder (default: models/tiny near the program)")
+      ->check(folder_name());
+  shortlist->add_option("--corpus", args.corpus, "Text files like those to be written")
+      ->type_name("FILE...")
+      ->required();
+  shortlist->add_option("--size", args.size, "Most frequent tokens to list, beside special ones")
+      ->check(whole_number_from(size_t{1}))
+      ->capture_default_str();
+  shortlist->add_option("-o,--output", args.output, "The list")->type_name("FILE")->required();
+  return shortlist;
+}
+
 /// CLI11 prints help itself; its many error codes become one.
 int report(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == kExitOk) return app.exit(error);
@@ -335,7 +364,9 @@ tl::expected<CommandLine, int> parse_command_line(int argc, const char* const* a
   const CLI::App* const info_app = declare_info(app, info);
   const CLI::App* const verify_app = declare_verify(app, verify);
   const CLI::App* const eval_app = declare_eval(app, eval);
-  declare_bench(app, bench);
+  const CLI::App* const bench_app = declare_bench(app, bench);
+  ShortlistArgs shortlist;
+  declare_shortlist(app, shortlist);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -345,7 +376,8 @@ tl::expected<CommandLine, int> parse_command_line(int argc, const char* const* a
   if (*info_app) return CommandLine{info, verbose};
   if (*verify_app) return CommandLine{verify, verbose};
   if (*eval_app) return CommandLine{eval, verbose};
-  return CommandLine{bench, verbose};
+  if (*bench_app) return CommandLine{bench, verbose};
+  return CommandLine{shortlist, verbose};
 }
 
 }  // namespace tessera::cli

@@ -4,6 +4,7 @@
 
 #include <tessera/bench.h>
 #include <tessera/engine.h>
+#include <tessera/shortlist.h>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,7 +70,14 @@ struct BenchArgs {
   bool json = false;
 };
 
-using Command = std::variant<RunArgs, InfoArgs, VerifyArgs, EvalArgs, BenchArgs>;
+struct ShortlistArgs {
+  std::string model_dir{};
+  std::vector<std::string> corpus{};  // text files
+  size_t size = kDefaultShortlistSize;
+  std::string output{};
+};
+
+using Command = std::variant<RunArgs, InfoArgs, VerifyArgs, EvalArgs, BenchArgs, ShortlistArgs>;
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;

@@ -47,19 +47,6 @@ Result<void> check_folder(const std::string& dir) {
                .hint = "pass the folder that holds config.json and the weights"});
 }
 
-Result<Tokenizer> load_tokenizer(const std::string& dir) {
-  std::error_code ignored;
-  if (fs::exists(fs::path(dir) / "config.json", ignored) &&
-      !fs::exists(fs::path(dir) / "tokenizer.json", ignored)) {
-    return fail({.code = Errc::kNotFound,
-                 .what = "the model has no tokenizer",
-                 .where = dir,
-                 .expected = "tokenizer.json",
-                 .hint = "only info, verify and bench work without one"});
-  }
-  return Tokenizer::load(dir);
-}
-
 double per_second(int tokens, double seconds) { return seconds > 0.0 ? tokens / seconds : 0.0; }
 
 }  // namespace
@@ -77,6 +64,19 @@ Result<void> choose_model(EngineOptions& options) {
                .where = kDefaultModel,
                .expected = "a model folder near the program",
                .hint = "name one with -m DIR"});
+}
+
+Result<Tokenizer> load_tokenizer(const std::string& dir) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(dir) / "config.json", ignored) &&
+      !fs::exists(fs::path(dir) / "tokenizer.json", ignored)) {
+    return fail({.code = Errc::kNotFound,
+                 .what = "the model has no tokenizer",
+                 .where = dir,
+                 .expected = "tokenizer.json",
+                 .hint = "only info, verify and bench work without one"});
+  }
+  return Tokenizer::load(dir);
 }
 
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options) {
@@ -99,6 +99,7 @@ Result<Session> open_session(EngineOptions options, bool with_template) {
   }
   // Rows of the head beyond the tokenizer were never trained; a larger tokenizer fails the load.
   options.valid_vocab = tokenizer->vocab_size();
+  options.vocabulary = tokenizer->fingerprint();
   auto engine = load_engine(std::move(options));
   if (!engine) return fail(engine.error());
   return Session{

@@ -29,6 +29,9 @@ Result<Session> open_session(EngineOptions options, bool with_template);
 /// directory, or in a folder above the program. Refuses what is no folder.
 Result<void> choose_model(EngineOptions& options);
 
+/// tokenizer.json of a model folder.
+Result<Tokenizer> load_tokenizer(const std::string& dir);
+
 /// Loads the weights behind a progress line.
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options);
 

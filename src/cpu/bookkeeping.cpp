@@ -39,6 +39,19 @@ void ngram_ids(const ops::NgramIdsArgs& args) {
   }
 }
 
+void qsa_extend(const ops::QsaExtendArgs& args) {
+  for (const ops::RowSpan& span : args.batch.spans) {
+    const int row = span.row_begin, from = args.source_rows[row];
+    const int32_t* list = args.from_blocks + static_cast<ptrdiff_t>(from) * args.from_stride;
+    int32_t* longer = args.blocks + static_cast<ptrdiff_t>(row) * args.stride;
+    int32_t count = args.from_counts[from];
+    std::copy_n(list, count, longer);  // in place, a list moves to the front or stays
+    const int64_t seen = span.position + 1;
+    if (seen % args.block == 0) longer[count++] = static_cast<int32_t>(seen / args.block - 1);
+    args.counts[row] = count;
+  }
+}
+
 void finish(const ops::FinishArgs& args) {
   const auto width = static_cast<size_t>(args.width);
   const float* wide = floats(args.wide);

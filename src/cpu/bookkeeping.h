@@ -7,6 +7,7 @@
 namespace tessera::cpu {
 
 void ngram_ids(const ops::NgramIdsArgs& args);
+void qsa_extend(const ops::QsaExtendArgs& args);
 void finish(const ops::FinishArgs& args);
 
 }  // namespace tessera::cpu

@@ -31,6 +31,7 @@ class ForwardingOps : public ops::Ops {
   void ple_mix(const ops::PleMixArgs& args) override { inner_.ple_mix(args); }
   void qsa_front(const ops::QsaFrontArgs& args) override { inner_.qsa_front(args); }
   void qsa_select(const ops::QsaSelectArgs& args) override { inner_.qsa_select(args); }
+  void qsa_extend(const ops::QsaExtendArgs& args) override { inner_.qsa_extend(args); }
   void qsa_attend(const ops::QsaAttendArgs& args) override { inner_.qsa_attend(args); }
   void router(const ops::RouterArgs& args) override { inner_.router(args); }
   void experts(const ops::ExpertsArgs& args) override { inner_.experts(args); }

@@ -67,6 +67,9 @@ void ProfilingOps::ple_mix(const ops::PleMixArgs& args) {
 void ProfilingOps::qsa_front(const ops::QsaFrontArgs& args) {
   measure("qsa_front", &ops::Ops::qsa_front, args);
 }
+void ProfilingOps::qsa_extend(const ops::QsaExtendArgs& args) {
+  measure("qsa_extend", &ops::Ops::qsa_extend, args);
+}
 void ProfilingOps::qsa_select(const ops::QsaSelectArgs& args) {
   measure("qsa_select", &ops::Ops::qsa_select, args);
 }

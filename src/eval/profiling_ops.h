@@ -39,6 +39,7 @@ class ProfilingOps : public ForwardingOps {
   void ngram_gather(const ops::NgramGatherArgs& args) override;
   void ple_mix(const ops::PleMixArgs& args) override;
   void qsa_front(const ops::QsaFrontArgs& args) override;
+  void qsa_extend(const ops::QsaExtendArgs& args) override;
   void qsa_select(const ops::QsaSelectArgs& args) override;
   void qsa_attend(const ops::QsaAttendArgs& args) override;
   void router(const ops::RouterArgs& args) override;

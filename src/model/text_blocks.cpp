@@ -128,9 +128,41 @@ ops::QsaCache TextModel::qsa_cache(int layer) const {
           .positions = layout_.ring(StatePart::kPositions, layer)};
 }
 
-/// `cache_only`: up to what later rows read of these.
+/// The blocks that each row attends to, by its query or as the row that it follows.
+TextModel::Lists TextModel::select(const ops::QsaCache& cache, const void* index_q,
+                                   const Launch& launch, const Selecting& how) {
+  Lists lists = how.to;
+  if (lists.blocks == nullptr) {
+    const auto rows = static_cast<size_t>(launch.batch.num_rows);
+    lists.stride = launch.budget_blocks;
+    lists.blocks = block_arena_.take<int32_t>(rows * static_cast<size_t>(lists.stride));
+    lists.counts = block_arena_.take<int32_t>(rows);
+  }
+  if (how.from.blocks != nullptr) {
+    ops_.qsa_extend({.block = config_.qsa.block,
+                     .source_rows = pass_->inputs.source_rows,
+                     .from_blocks = how.from.blocks,
+                     .from_counts = how.from.counts,
+                     .from_stride = how.from.stride,
+                     .batch = launch.batch,
+                     .blocks = lists.blocks,
+                     .counts = lists.counts,
+                     .stride = lists.stride});
+  } else {
+    ops_.qsa_select({.shape = config_.qsa,
+                     .cache = cache,
+                     .index_q = index_q,
+                     .budget_blocks = launch.budget_blocks,
+                     .batch = launch.batch,
+                     .blocks = lists.blocks,
+                     .counts = lists.counts,
+                     .max_context = max_context_});
+  }
+  return lists;
+}
+
 void TextModel::run_qsa(int layer, const QsaWeights& weights, const Launch& launch,
-                        bool cache_only) {
+                        const Selecting& how) {
   const ops::QsaShape& shape = config_.qsa;
   const int rows = launch.batch.num_rows;
   const auto row_count = static_cast<size_t>(rows);
@@ -140,16 +172,17 @@ void TextModel::run_qsa(int layer, const QsaWeights& weights, const Launch& laun
   const auto index_dim = static_cast<size_t>(shape.index_dim);
   const auto index_heads = static_cast<size_t>(shape.index_heads);
   block_arena_.reset();
-  auto* q_gate = cache_only ? nullptr : take(block_arena_, row_count * 2 * query_width);
+  auto* q_gate = how.cache_only ? nullptr : take(block_arena_, row_count * 2 * query_width);
   auto* k = take(block_arena_, row_count * kv_width);
   auto* v = take(block_arena_, row_count * kv_width);
   auto* index_qk = take(block_arena_, row_count * (index_heads + 1) * index_dim);
-  auto* q = cache_only ? nullptr : take(block_arena_, row_count * query_width);
-  auto* index_q = cache_only ? nullptr : take(block_arena_, row_count * index_heads * index_dim);
+  auto* q = how.cache_only ? nullptr : take(block_arena_, row_count * query_width);
+  auto* index_q =
+      how.cache_only ? nullptr : take(block_arena_, row_count * index_heads * index_dim);
   const std::array in_parts{ops::LinearPart{weights.q_gate, q_gate}, ops::LinearPart{weights.k, k},
                             ops::LinearPart{weights.v, v},
                             ops::LinearPart{weights.index_qk, index_qk}};
-  const auto parts = std::span(in_parts).subspan(cache_only ? 1 : 0);
+  const auto parts = std::span(in_parts).subspan(how.cache_only ? 1 : 0);
   ops_.linear({.x = pass_->mixed, .parts = parts, .rows = rows, .role = pass_->role});
   const ops::QsaCache cache = qsa_cache(layer);
   ops_.qsa_front({.shape = shape,
@@ -168,29 +201,20 @@ void TextModel::run_qsa(int layer, const QsaWeights& weights, const Launch& laun
                   .batch = launch.batch,
                   .q = q,
                   .index_q = index_q});
-  if (cache_only) return;
-  auto* blocks = block_arena_.take<int32_t>(row_count * static_cast<size_t>(launch.budget_blocks));
-  auto* counts = block_arena_.take<int32_t>(row_count);
+  if (how.cache_only) return;
   auto* attended = take(block_arena_, row_count * query_width);
-  ops_.qsa_select({.shape = shape,
-                   .cache = cache,
-                   .index_q = index_q,
-                   .budget_blocks = launch.budget_blocks,
-                   .batch = launch.batch,
-                   .blocks = blocks,
-                   .counts = counts,
-                   .max_context = max_context_});
+  const Lists lists = select(cache, index_q, launch, how);
   if (launch.tap != nullptr)
     launch.tap->selection(
-        layer, on_host(blocks, row_count * static_cast<size_t>(launch.budget_blocks)).data(),
-        on_host(counts, row_count).data(), rows, launch.budget_blocks);
+        layer, on_host(lists.blocks, row_count * static_cast<size_t>(lists.stride)).data(),
+        on_host(lists.counts, row_count).data(), rows, lists.stride);
   ops_.qsa_attend({.shape = shape,
                    .cache = cache,
                    .q = q,
                    .q_gate = q_gate,
-                   .blocks = blocks,
-                   .counts = counts,
-                   .budget_blocks = launch.budget_blocks,
+                   .blocks = lists.blocks,
+                   .counts = lists.counts,
+                   .budget_blocks = lists.stride,
                    .batch = launch.batch,
                    .out = attended});
   const ops::LinearPart out{weights.out, pass_->out};

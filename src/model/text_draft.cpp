@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // The draft layer (MTP) over the trunk's blocks, and what a verify launch leaves to be applied.
+#include <algorithm>
 #include <array>
 #include <cassert>
 
 #include "model/text_model.h"
 
 namespace tessera {
+namespace {
+
+ops::StepKind draft_step(const DraftLaunch& launch) {
+  if (launch.cache_only) return ops::StepKind::kDraftCache;
+  switch (launch.selection) {
+    case DraftSelection::kFresh: return ops::StepKind::kDraft;
+    case DraftSelection::kKept: return ops::StepKind::kDraftKept;
+    case DraftSelection::kContinued: return ops::StepKind::kDraftChain;
+  }
+  return ops::StepKind::kDraft;
+}
+
+}  // namespace
 
 void TextModel::apply_pending(const ops::RowBatch& batch) {
   assert(batch.num_rows == 0 && layout_.pending_rows() > 0);
@@ -27,20 +41,21 @@ void TextModel::keep_wide_row(int row, std::byte* slot) {
 }
 
 /// The branches stay where they are from one launch to the next: a chain reads the last ones.
-void TextModel::reserve_draft(const DraftLaunch& launch) {
-  const int rows = launch.batch.num_rows;
+void TextModel::hold_draft_wide(int rows) {
   const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(config_.wide()) *
                        dtype_bytes(traits_.activation);
   if (bytes > draft_wide_.bytes()) {
-    assert(launch.source != DraftSource::kDraft);
     ops_.forget_repeats();  // what was recorded writes to the old place
     draft_wide_ = MemoryBlock(ops_.memory(), bytes);
   }
+  draft_.wide = draft_wide_.data();
+}
+
+void TextModel::reserve_draft(ops::Role role, int rows, int logit_rows) {
   pass_ = &draft_;
   pass_->arena.reset();
   block_arena_.reset();
-  pass_->wide = draft_wide_.data();
-  reserve_buffers(launch.batch.role, rows, launch.cache_only ? 0 : rows);
+  reserve_buffers(role, rows, logit_rows);
 }
 
 /// The op has read its rows before the first product writes new branches, so that a source may be
@@ -58,34 +73,75 @@ const void* TextModel::draft_source(const DraftLaunch& launch) {
   return draft_.wide;
 }
 
+/// Room for the selections of so many rows: those of first drafts, and those that go on from them.
+void TextModel::hold_draft_lists(int rows, int budget) {
+  if (rows <= draft_list_rows_) return;
+  ops_.forget_repeats();  // what was recorded writes to the old place
+  draft_list_rows_ = rows;
+  const size_t entries =
+      static_cast<size_t>(rows) * static_cast<size_t>(budget + continued_budget(budget) + 2);
+  draft_lists_ = MemoryBlock(ops_.memory(), entries * sizeof(int32_t));
+}
+
+/// Blocks of a selection with room for those that drafted tokens complete.
+int TextModel::continued_budget(int budget) const {
+  return budget + layout_.pending_rows() / config_.qsa.block + 1;
+}
+
+/// The lists of a first draft stay as they are made; its chain has its own.
+TextModel::Selecting TextModel::draft_selecting(DraftSelection selection, int budget) {
+  if (selection == DraftSelection::kFresh) return {};
+  const ptrdiff_t rows = draft_list_rows_;
+  auto* counts = reinterpret_cast<int32_t*>(draft_lists_.data());
+  auto* blocks = counts + 2 * rows;
+  const Lists made{.blocks = blocks, .counts = counts, .stride = budget};
+  const Lists extended{.blocks = blocks + rows * budget,
+                       .counts = counts + rows,
+                       .stride = continued_budget(budget)};
+  const Selecting how = selection == DraftSelection::kKept
+                            ? Selecting{.to = made}
+                            : Selecting{.from = last_lists_, .to = extended};
+  last_lists_ = how.to;
+  return how;
+}
+
 void TextModel::draft(const DraftLaunch& launch) {
   assert(weights_.draft.has_value());
-  reserve_draft(launch);
-  if (launch.batch.num_rows == 0) return;
+  const int rows_of_launch = launch.batch.num_rows;
+  assert(launch.source != DraftSource::kDraft || draft_wide_.data() != nullptr);
+  hold_draft_wide(rows_of_launch);
+  reserve_draft(launch.batch.role, rows_of_launch, launch.cache_only ? 0 : rows_of_launch);
+  if (rows_of_launch == 0) return;
   const void* source = draft_source(launch);
   pass_->inputs = ops_.begin({.batch = launch.batch,
                               .ids = launch.ids,
                               .positions = launch.positions,
                               .source_rows = launch.source_rows});
+  Selecting how{.cache_only = launch.cache_only};
+  if (!launch.cache_only) {
+    if (launch.selection == DraftSelection::kKept)
+      hold_draft_lists(rows_of_launch, launch.budget_blocks);
+    how = draft_selecting(launch.selection, launch.budget_blocks);
+  }
   const Launch rows{.batch = launch.batch,
                     .ids = launch.ids,
                     .positions = launch.positions,
                     .budget_blocks = launch.budget_blocks,
                     .tap = launch.tap};
   if (pass_->role == ops::Role::kPrefill || launch.tap != nullptr)
-    return run_draft(rows, source, launch.cache_only);
-  const ops::StepKey key{
-      .kind = launch.cache_only ? ops::StepKind::kDraftCache : ops::StepKind::kDraft,
-      .num_spans = static_cast<int>(launch.batch.spans.size()),
-      .num_rows = launch.batch.num_rows,
-      .num_logit_rows = launch.cache_only ? 0 : launch.batch.num_rows,
-      .buffers = pass_->mixed,
-      .temporaries = block_arena_.base(),
-      .source = source};
-  ops_.repeat(key, [&] { run_draft(rows, source, launch.cache_only); });
+    return run_draft(rows, source, how);
+  const ops::StepKey key{.kind = draft_step(launch),
+                         .num_spans = static_cast<int>(launch.batch.spans.size()),
+                         .num_rows = launch.batch.num_rows,
+                         .num_logit_rows = launch.cache_only ? 0 : launch.batch.num_rows,
+                         .buffers = pass_->mixed,
+                         .temporaries = block_arena_.base(),
+                         .source = source,
+                         .lists = how.from.blocks};
+  ops_.repeat(key, [&] { run_draft(rows, source, how); });
 }
 
-void TextModel::run_draft(const Launch& launch, const void* source, bool cache_only) {
+void TextModel::run_draft(const Launch& launch, const void* source, const Selecting& how) {
   const DraftWeights& weights = *weights_.draft;
   const int layer = config_.num_layers();
   const int rows = launch.batch.num_rows;
@@ -115,8 +171,8 @@ void TextModel::run_draft(const Launch& launch, const void* source, bool cache_o
   pass_->normed_is_current = traits_.combine_norms;
 
   mix(weights.layer.attn_mixer, launch);
-  run_qsa(layer, weights.layer.qsa, launch, cache_only);
-  if (cache_only) return;
+  run_qsa(layer, weights.layer.qsa, launch, how);
+  if (how.cache_only) return;
   ops_.combine(combine_into(weights.layer.mlp_mixer.norm, rows));
   pass_->normed_is_current = traits_.combine_norms;
   mix(weights.layer.mlp_mixer, launch);
@@ -131,9 +187,46 @@ void TextModel::draft_logits(int first, int count, float* out) {
   read_logits(first, count, out);
 }
 
+int TextModel::draft_vocab(int valid_vocab) const {
+  const std::vector<int32_t>& listed = weights_.draft->shortlist;
+  if (listed.empty()) return valid_vocab;
+  return static_cast<int>(std::ranges::lower_bound(listed, valid_vocab) - listed.begin());
+}
+
+/// With a shortlist the op draws a place in it: ids ascend in both, so that the draw is that over
+/// the listed tokens.
 void TextModel::sample_drafts(ops::SampleArgs args) {
   pass_ = &draft_;
+  const std::vector<int32_t>& listed = weights_.draft->shortlist;
+  if (listed.empty()) return sample_rows(0, args);
+  const auto place_of = [&](int32_t id) {
+    return static_cast<int32_t>(std::ranges::lower_bound(listed, id) - listed.begin());
+  };
+  std::vector<ops::SampleRow> rows(args.rows.begin(), args.rows.end());
+  std::vector<ops::LogitEdit> edits;
+  for (ops::SampleRow& row : rows) {
+    const auto wanted = args.edits.subspan(static_cast<size_t>(row.edits_begin),
+                                           static_cast<size_t>(row.num_edits));
+    row.edits_begin = static_cast<int>(edits.size());
+    for (ops::LogitEdit edit : wanted) {
+      if (!std::ranges::binary_search(listed, edit.token)) continue;
+      edit.token = place_of(edit.token);
+      edits.push_back(edit);
+    }
+    row.num_edits = static_cast<int>(edits.size()) - row.edits_begin;
+    row.valid_vocab = draft_vocab(row.valid_vocab);
+  }
+  args.rows = rows;
+  args.edits = edits;
   sample_rows(0, args);
+  for (ops::SampledToken& result : args.results) {
+    if (result.status == ops::SampleStatus::kNoToken) continue;
+    result.token = listed[static_cast<size_t>(result.token)];
+    for (int place = 0; place < result.num_top; ++place) {
+      ops::RankedToken& ranked = result.top[static_cast<size_t>(place)];
+      ranked.token = listed[static_cast<size_t>(ranked.token)];
+    }
+  }
 }
 
 }  // namespace tessera

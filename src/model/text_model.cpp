@@ -18,6 +18,10 @@ TextModel::TextModel(const ModelConfig& config, const ModelWeights& weights,
       rope_(place_rope()),
       trunk_(ops.memory()),
       draft_(ops.memory()) {
+  trunk_.head = &weights_.lm_head;
+  const bool is_cut = weights_.draft && weights_.draft->short_head;
+  draft_.head = is_cut ? &weights_.draft->short_head : &weights_.lm_head;
+  if (is_cut) place_shortlist();
   ops_.forget_repeats();
 }
 
@@ -28,6 +32,14 @@ ops::RopeTable TextModel::place_rope() {
   ops_.memory().copy_in(inv_freq, rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float));
   ops_.memory().copy_in(axis, rope.axis.data(), rope.axis.size() * sizeof(int32_t));
   return {.inv_freq = inv_freq, .axis = axis, .attention_scale = rope.attention_scale};
+}
+
+void TextModel::place_shortlist() {
+  const std::vector<int32_t>& ids = weights_.draft->shortlist;
+  if (ids.empty()) return;
+  auto* listed = constant_arena_.take<int32_t>(ids.size());
+  ops_.memory().copy_in(listed, ids.data(), ids.size() * sizeof(int32_t));
+  listed_ = listed;
 }
 
 /// Everything of `pass_` but the branches themselves.
@@ -43,23 +55,25 @@ void TextModel::reserve_buffers(ops::Role role, int num_rows, int logit_rows) {
   pass_->inject = arena.take<float>(rows * static_cast<size_t>(config_.branches));
   pass_->out = take(arena, rows * hidden);
   pass_->hidden = take(arena, wanted * hidden);
-  pass_->logits = role == ops::Role::kDecode
-                      ? arena.take<float>(wanted * static_cast<size_t>(config_.vocab_size))
-                      : nullptr;
+  pass_->logits =
+      role == ops::Role::kDecode ? arena.take<float>(wanted * pass_->head_rows()) : nullptr;
+}
+
+void TextModel::reserve_trunk(ops::Role role, int num_rows, int logit_rows) {
+  const auto wide = static_cast<size_t>(config_.wide());
+  pass_ = &trunk_;
+  pass_->arena.reset();
+  block_arena_.reset();
+  pass_->wide = take(pass_->arena, static_cast<size_t>(num_rows) * wide);
+  pass_->selected = take(pass_->arena, static_cast<size_t>(logit_rows) * wide);
+  reserve_buffers(role, num_rows, logit_rows);
 }
 
 /// A decode launch is a step that may be repeated: everything that changes from one to the next
 /// comes in through `begin`.
 void TextModel::forward(const Launch& launch) {
-  const auto rows = static_cast<size_t>(launch.batch.num_rows);
-  const auto wide = static_cast<size_t>(config_.wide());
-  pass_ = &trunk_;
-  pass_->arena.reset();
-  block_arena_.reset();
-  pass_->wide = take(pass_->arena, rows * wide);
-  pass_->selected = take(pass_->arena, launch.logit_rows.size() * wide);
-  reserve_buffers(launch.batch.role, launch.batch.num_rows,
-                  static_cast<int>(launch.logit_rows.size()));
+  reserve_trunk(launch.batch.role, launch.batch.num_rows,
+                static_cast<int>(launch.logit_rows.size()));
   if (launch.batch.num_rows == 0) return;
   pass_->inputs = ops_.begin({.batch = launch.batch,
                               .ids = launch.ids,
@@ -93,7 +107,7 @@ void TextModel::run(const Launch& launch) {
     if (weights.kind == LayerKind::kGdn) {
       run_gdn(layer, launch);
     } else {
-      run_qsa(layer, weights.qsa, launch, false);
+      run_qsa(layer, weights.qsa, launch, {});
     }
     tap_activations(launch, "attn_out", layer, pass_->out, config_.hidden);
     ops_.combine(combine_into(weights.mlp_mixer.norm, launch.batch.num_rows));
@@ -174,7 +188,7 @@ void TextModel::mix_final(const ops::MixerWeights& weights, const void* wide, in
 }
 
 void TextModel::head(int first, int count, float* out) {
-  const ops::LinearPart part{.weight = weights_.lm_head, .y = out, .output = ops::Output::kFloat};
+  const ops::LinearPart part{.weight = *pass_->head, .y = out, .output = ops::Output::kFloat};
   const size_t skipped = static_cast<size_t>(first) * static_cast<size_t>(config_.hidden);
   ops_.linear({.x = static_cast<const std::byte*>(pass_->hidden) +
                     skipped * dtype_bytes(traits_.activation),
@@ -190,7 +204,7 @@ void TextModel::logits(int first, int count, float* out) {
 
 void TextModel::read_logits(int first, int count, float* out) {
   if (count == 0) return;
-  const auto vocab = static_cast<size_t>(config_.vocab_size);
+  const size_t vocab = pass_->head_rows();
   const size_t bytes = static_cast<size_t>(count) * vocab * sizeof(float);
   if (pass_->logits != nullptr)
     return ops_.memory().copy_out(out, pass_->logits + static_cast<size_t>(first) * vocab, bytes);
@@ -201,8 +215,7 @@ void TextModel::read_logits(int first, int count, float* out) {
 /// In the backend's memory, until the next block or call.
 float* TextModel::compute_logits(int first, int count) {
   block_arena_.reset();
-  auto* computed = block_arena_.take<float>(static_cast<size_t>(count) *
-                                            static_cast<size_t>(config_.vocab_size));
+  auto* computed = block_arena_.take<float>(static_cast<size_t>(count) * pass_->head_rows());
   head(first, count, computed);
   return computed;
 }
@@ -215,8 +228,8 @@ void TextModel::sample(int first, ops::SampleArgs args) {
 void TextModel::sample_rows(int first, ops::SampleArgs args) {
   const auto count = static_cast<int>(args.rows.size());
   if (count == 0) return;
-  const auto vocab = static_cast<size_t>(config_.vocab_size);
-  args.vocab = config_.vocab_size;
+  const size_t vocab = pass_->head_rows();
+  args.vocab = pass_->head->out_features;
   args.logits = pass_->logits != nullptr ? pass_->logits + static_cast<size_t>(first) * vocab
                                          : compute_logits(first, count);
   ops_.sample(args);

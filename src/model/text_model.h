@@ -3,6 +3,7 @@
 // object.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -50,6 +51,13 @@ enum class DraftSource : uint8_t {
   kSlot,   // of each span, as its last trunk launch stored it; one row a span
 };
 
+/// How the rows of a draft launch choose the blocks that they attend to.
+enum class DraftSelection : uint8_t {
+  kFresh,      // each by its own query
+  kKept,       // the same, for launches that go on from it
+  kContinued,  // as the row of the last launch that they follow, and what was completed since
+};
+
 /// Rows of the draft layer: row i joins the wide row of token i with the id of token i + 1.
 struct DraftLaunch {
   ops::RowBatch batch;                     // positions of the wide rows
@@ -57,9 +65,24 @@ struct DraftLaunch {
   std::span<const int32_t> positions{};    // [rows, 3] RoPE positions of the wide rows
   std::span<const int32_t> source_rows{};  // [rows] rows of the source
   DraftSource source = DraftSource::kTrunk;
+  DraftSelection selection = DraftSelection::kFresh;  // kContinued: one row a span, kDraft
   bool cache_only = false;  // keys, values and index keys, nothing else: no logits, no output
   int budget_blocks = 0;
   Tap* tap = nullptr;
+};
+
+/// What a round does beside its rows: all of it follows from the key of the recorded step.
+struct RoundShape {
+  bool verify = false;           // rows beyond the first of a sequence are drafts (Launch::verify)
+  bool best_only = false;        // every sequence draws the best token, without log-probabilities
+  bool best_drafts = false;      // every sequence draws the best token
+  bool share_selection = false;  // drafts after the first one go on from its selection
+  int lagging_spans = 0;         // the first sequences, whose rows the draft layer reads ..
+  int lagging_rows = 0;          // .. and their rows
+  /// Of these, the first ones that get a draft of each number; does not grow.
+  std::array<int, ops::kMaxRoundDrafts> drafting{};
+
+  bool operator==(const RoundShape&) const = default;
 };
 
 class TextModel {
@@ -79,10 +102,17 @@ class TextModel {
 
   /// Runs rows through the draft layer. Needs weights and state of one.
   void draft(const DraftLaunch& launch);
-  /// Logits [count, vocab] of rows first .. first + count - 1 of the last `draft`, to host memory.
+  /// Logits [count, vocab] of rows first .. first + count - 1 of the last `draft`, to host memory;
+  /// with a shortlist [count, shortlist].
   void draft_logits(int first, int count, float* out);
+  /// Rows of the draft head whose tokens are below `valid_vocab`.
+  int draft_vocab(int valid_vocab) const;
   /// Draws a token from each row of the last `draft`, as `sample` does.
   void sample_drafts(ops::SampleArgs args);
+
+  /// A whole round without the host (ops/round.h), of what `Ops::begin_round` returned; the same
+  /// call again goes on where this one ends.
+  void round(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
 
   /// Logits [count, vocab] of entries first .. first + count - 1 of the last launch's `logit_rows`,
   /// to host memory.
@@ -103,22 +133,48 @@ class TextModel {
     void* mixed = nullptr;    // [rows, hidden] what a block reads
     float* inject = nullptr;  // [rows, branches] how a block writes back
     void* out = nullptr;      // [rows, hidden] what a block computed
-    void* selected = nullptr;  // [logit_rows, branches * hidden]
-    void* hidden = nullptr;    // [logit_rows, hidden] after the final mixer
-    float* logits = nullptr;   // [logit_rows, vocab] of a decode launch
+    void* selected = nullptr;                 // [logit_rows, branches * hidden]
+    void* hidden = nullptr;                   // [logit_rows, hidden] after the final mixer
+    float* logits = nullptr;                  // [logit_rows, head rows] of a decode launch
+    const ops::LinearWeight* head = nullptr;  // the whole one, or that of a shortlist
     bool normed_is_current = false;
     ops::LaunchBuffers inputs{};
     ops::Role role = ops::Role::kPrefill;
+
+    size_t head_rows() const { return static_cast<size_t>(head->out_features); }
   };
 
+  void reserve_trunk(ops::Role role, int num_rows, int logit_rows);
   void reserve_buffers(ops::Role role, int num_rows, int logit_rows);
   void run(const Launch& launch);
-  void run_draft(const Launch& rows, const void* source, bool cache_only);
-  void reserve_draft(const DraftLaunch& launch);
+  void reserve_draft(ops::Role role, int rows, int logit_rows);
+  void hold_draft_wide(int rows);
+  void run_round(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
+  void run_round_trunk(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
+  void run_round_drafts(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
+  /// Selected blocks of the rows of a launch.
+  struct Lists {
+    int32_t* blocks = nullptr;  // [rows, stride]
+    int32_t* counts = nullptr;  // [rows]
+    int stride = 0;
+  };
+  /// Where the lists of a QSA layer come from and go to. Neither `from` nor `to`: they live as long
+  /// as the block does.
+  struct Selecting {
+    bool cache_only = false;  // no lists: keys, values and index keys for later rows alone
+    Lists from{};             // lists to go on from
+    Lists to{};
+  };
+  void hold_draft_lists(int rows, int budget);
+  int continued_budget(int budget) const;
+  Selecting draft_selecting(DraftSelection selection, int budget);
+  void run_draft(const Launch& rows, const void* source, const Selecting& how);
+  Lists select(const ops::QsaCache& cache, const void* index_q, const Launch& launch,
+               const Selecting& how);
   const void* draft_source(const DraftLaunch& launch);
   void run_ple(int layer, const Launch& launch);
   void run_gdn(int layer, const Launch& launch);
-  void run_qsa(int layer, const QsaWeights& weights, const Launch& launch, bool cache_only);
+  void run_qsa(int layer, const QsaWeights& weights, const Launch& launch, const Selecting& how);
   void run_moe(int layer, const MoeWeights& weights, const float* next_norm, const Launch& launch);
   void mix(const ops::MixerWeights& weights, const Launch& launch);
   ops::GdnArgs gdn_constants(int layer) const;
@@ -132,6 +188,7 @@ class TextModel {
   float* compute_logits(int first, int count);
   ops::QsaCache qsa_cache(int layer) const;
   ops::RopeTable place_rope();
+  void place_shortlist();
 
   // Taps see host floats, whatever the backend's memory and types.
   void tap_values(const Launch& launch, const char* name, int layer, const void* data, DType dtype,
@@ -156,11 +213,15 @@ class TextModel {
   Arena block_arena_;     // lives within one block
   Arena constant_arena_;  // lives as long as the model
   ops::RopeTable rope_;
+  const int32_t* listed_ = nullptr;  // ids of the draft head's rows, when it has a shortlist
 
   Pass trunk_;
   Pass draft_;
-  MemoryBlock draft_wide_{};  // its branches: the next draft may read them
-  Pass* pass_ = &trunk_;      // the one that runs, or whose results are read
+  MemoryBlock draft_wide_{};   // its branches: the next draft may read them
+  MemoryBlock draft_lists_{};  // of a first draft, and as later ones of its chain extend them
+  int draft_list_rows_ = 0;    // that there is room for
+  Lists last_lists_{};         // of the last draft launch that kept or continued some
+  Pass* pass_ = &trunk_;       // the one that runs, or whose results are read
 };
 
 }  // namespace tessera

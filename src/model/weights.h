@@ -69,6 +69,9 @@ struct DraftWeights {
   ops::LinearWeight hidden;               // [hidden, hidden], of each normed branch
   LayerWeights layer;                     // kind kQsa
   ops::MixerWeights final_mixer;
+  /// Ids that the draft head scores, ascending, and their rows of the head; none: the whole head.
+  std::vector<int32_t> shortlist{};
+  ops::LinearWeight short_head;  // [shortlist, hidden]
 };
 
 /// Owns the memory maps and converted buffers that the pointers refer to.

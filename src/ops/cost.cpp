@@ -234,6 +234,14 @@ Cost cost(const QsaSelectArgs& args) {
   return total;
 }
 
+Cost cost(const QsaExtendArgs& args) {
+  // Lists as long as they may be: how long they are lies in the backend's memory.
+  Cost total;
+  total.bytes_read = args.batch.num_rows * (args.from_stride + 1.0) * kInt;
+  total.bytes_written = args.batch.num_rows * (args.from_stride + 2.0) * kInt;
+  return total;
+}
+
 Cost cost(const QsaAttendArgs& args) {
   constexpr double kProducts = 2;  // q k^T and weights v
   const QsaShape& shape = args.shape;

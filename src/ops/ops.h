@@ -3,6 +3,7 @@
 // graph. All pointers in the arguments of an op lie in the backend's memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "ops/moe.h"
 #include "ops/ple.h"
 #include "ops/qsa.h"
+#include "ops/round.h"
 #include "ops/sample.h"
 
 namespace tessera::ops {
@@ -39,6 +41,7 @@ struct Traits {
   DType index_key = DType::kF32;   // of pooled index keys
   bool combine_norms = false;      // combine writes the next mixer's N (CombineArgs::normed)
   bool drafts = false;             // runs the draft layer: `draft_input` and its source rows
+  bool rounds = false;             // whole rounds without the host (ops/round.h)
 };
 
 /// What changes from launch to launch, in host memory.
@@ -59,12 +62,22 @@ struct LaunchBuffers {
   const int32_t* source_rows = nullptr;
 };
 
+/// Rows of a part of a round: `batch` has the right counts; its positions are those of
+/// `begin_round` where the backend's memory is not the host's.
+struct RoundRows {
+  RowBatch batch;
+  LaunchBuffers buffers;
+};
+
 /// The lists of ops that a launch may be.
 enum class StepKind : uint8_t {
   kTrunk,
   kVerify,      // the trunk, its rows left pending
   kDraft,       // the draft layer with logits
   kDraftCache,  // the draft layer up to its keys and values
+  kRound,       // a whole round (ops/round.h)
+  kDraftKept,   // the draft layer with logits, its selections kept
+  kDraftChain,  // the draft layer with logits, on kept selections
 };
 
 /// Launches with equal keys differ in their inputs only: the same ops with the same arguments.
@@ -76,6 +89,14 @@ struct StepKey {
   const void* buffers = nullptr;      // where the activations of the launch lie
   const void* temporaries = nullptr;  // where those within a block lie
   const void* source = nullptr;       // wide rows that the draft layer reads
+  // Of a round.
+  const void* round = nullptr;  // where its state lies
+  bool verify = false;          // its trunk leaves rows pending
+  bool best_only = false;       // DrawArgs, of the trunk
+  bool best_drafts = false;     // of the draft layer
+  int lagging_spans = 0, lagging_rows = 0;
+  std::array<int, kMaxRoundDrafts> drafting{};  // sequences that get a draft of each number
+  const void* lists = nullptr;                  // selections that it goes on from
 
   bool operator==(const StepKey&) const = default;
 };
@@ -124,12 +145,32 @@ class Ops {
   virtual void ple_mix(const PleMixArgs& args) = 0;
   virtual void qsa_front(const QsaFrontArgs& args) = 0;
   virtual void qsa_select(const QsaSelectArgs& args) = 0;
+  /// Called where `traits().drafts` says so.
+  virtual void qsa_extend(const QsaExtendArgs& args) {
+    static_cast<void>(args);
+    throw std::logic_error("this backend shares no selections");
+  }
   virtual void qsa_attend(const QsaAttendArgs& args) = 0;
   virtual void router(const RouterArgs& args) = 0;
   virtual void experts(const ExpertsArgs& args) = 0;
   virtual void finish(const FinishArgs& args) = 0;
   /// Waits for the results: the one synchronisation of a round.
   virtual void sample(const SampleArgs& args) = 0;
+
+  // Called where `traits().rounds` says so.
+  /// Hands over the rows of a round, and of those that repeat it.
+  virtual RoundState begin_round(const RoundInputs& inputs);
+  /// The ops that follow work on the first `rows` rows, of the first `spans` sequences, of this
+  /// part of the last round. Batches of their arguments must have these counts.
+  virtual RoundRows use_rows(RoundPart part, int spans, int rows);
+  virtual void draw(const DrawArgs& args);
+  virtual void accept(const AcceptArgs& args);
+  virtual void take_drafts(const TakeDraftsArgs& args);
+  virtual void advance(const AdvanceArgs& args);
+  /// Ends a round: its report will be there once it has run. At most two are not read yet.
+  virtual void end_round();
+  /// The oldest report that was not read, when its round has run.
+  virtual RoundReport read_round();
 };
 
 }  // namespace tessera::ops

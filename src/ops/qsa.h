@@ -77,6 +77,21 @@ struct QsaSelectArgs {
   int64_t max_context = 0;
 };
 
+/// Lists without scores, for rows that follow rows whose lists are known: row r takes the list of
+/// row source_rows[r] of an earlier launch, which was one position before, and its own block where
+/// it completes one. Lists stay ascending. In place where source_rows[r] >= r ascend.
+struct QsaExtendArgs {
+  int block = 0;
+  const int32_t* source_rows = nullptr;  // [rows]
+  const int32_t* from_blocks = nullptr;  // [earlier rows, from_stride]
+  const int32_t* from_counts = nullptr;  // [earlier rows]
+  int from_stride = 0;
+  RowBatch batch;             // one row a span
+  int32_t* blocks = nullptr;  // [rows, stride], stride has room for one block more
+  int32_t* counts = nullptr;  // [rows]
+  int stride = 0;
+};
+
 /// Softmax over the tokens of the selected blocks, ascending, then the open tail (p + 1) / c * c ..
 /// p. out = softmax(q k^T / sqrt(D)) v * sigmoid(gate).
 struct QsaAttendArgs {
@@ -93,6 +108,7 @@ struct QsaAttendArgs {
 
 Cost cost(const QsaFrontArgs& args);
 Cost cost(const QsaSelectArgs& args);
+Cost cost(const QsaExtendArgs& args);
 Cost cost(const QsaAttendArgs& args);
 
 }  // namespace tessera::ops

@@ -10,21 +10,27 @@
 namespace tessera {
 
 /// The last row of the layer was made with the token that was expected to follow; the prompt knows
-/// the right one. False: the state was made without the draft layer.
-Result<bool> EngineLoop::resume_drafting(SequenceId id, std::span<const int32_t> prompt) {
+/// the right one. False: the state goes on without drafts, because it was made without the layer or
+/// because the page of that row is shared and there is none for a copy.
+bool EngineLoop::resume_drafting(SequenceId id, std::span<const int32_t> prompt) {
   const int64_t length = model_->store().length(id);
-  const int64_t rows = model_->draft_rows(id);
-  if (rows < length - 1 || rows > length) {
+  if (model_->draft_rows(id) != length) {
     log_message(LogLevel::kInfo, "no drafts: the resumed state was made without them");
     return false;
   }
   const DraftRows last{.sequence = id,
                        .position = length - 1,
                        .next_ids = prompt.subspan(static_cast<size_t>(length), 1)};
-  auto status = model_->draft(
-      {&last, 1}, {.role = ops::Role::kPrefill, .source = DraftSource::kSlot, .cache_only = true});
-  if (!status) return fail(std::move(status.error()));
-  return true;
+  const auto status = guarded([&]() -> Result<void> {
+    // The copy of a shared page must not be the one that the prompt needs.
+    const auto end = static_cast<int64_t>(prompt.size()) + 1;
+    if (auto room = model_->store().reserve(id, end); !room) return room;
+    return model_->draft(
+        {&last, 1},
+        {.role = ops::Role::kPrefill, .source = DraftSource::kSlot, .cache_only = true});
+  });
+  if (!status) log_message(LogLevel::kWarning, "no drafts: " + status.error().message());
+  return status.has_value();
 }
 
 /// Catches the layer up with the tokens that the turns absorbed, and drafts where text goes on and
@@ -38,6 +44,13 @@ void EngineLoop::propose(std::span<const Turn> turns, ops::Role role, bool live)
   }
   if (kept.empty()) return;
   choose_depths(kept, static_cast<int>(turns.size() - kept.size()));
+  for (const Turn* turn : kept) {
+    RunningRequest& running = *turn->running;
+    const int left = running.max_new_tokens - running.usage.completion_tokens;
+    running.next_depth = running.ending ? 0 : std::min(running.next_depth, left - 1);
+  }
+  if (live)
+    for (const Turn* turn : kept) fit_depth(*turn->running);
   const int64_t first_repeats = model_->ops().first_repeats();
   const auto begin = RunningRequest::Clock::now();
   auto status = guarded([&]() -> Result<void> {
@@ -81,9 +94,26 @@ void EngineLoop::choose_depths(std::span<const Turn* const> turns, int other_row
       running.idle_rounds = wanted > 0 ? 0 : running.idle_rounds + 1;
       if (running.idle_rounds > kMostIdleRounds) running.depth = 0;
     }
-    const int left = running.max_new_tokens - running.usage.completion_tokens;
-    running.next_depth = running.ending ? 0 : std::min(wanted, left - 1);
+    running.next_depth = wanted;
   }
+}
+
+/// No deeper than there are pages for the rows that the next round verifies.
+void EngineLoop::fit_depth(RunningRequest& running) {
+  if (running.next_depth == 0) return;
+  SequenceStore& store = model_->store();
+  const SequenceId id = running.sequence.id();
+  const int64_t row = running.position + 1;
+  if (guarded([&] { return store.reserve(id, row + running.next_depth); })) return;
+  const auto room = std::max<int64_t>(store.capacity(id) - row, 0);
+  running.next_depth = static_cast<int>(std::min<int64_t>(running.next_depth, room));
+}
+
+/// The same once more for what was drafted: another sequence may have needed the pages since.
+void EngineLoop::fit_drafts(RunningRequest& running) {
+  running.next_depth = static_cast<int>(running.drafts.size());
+  fit_depth(running);
+  running.drafts.resize(static_cast<size_t>(running.next_depth));
 }
 
 void EngineLoop::record_drafts(std::span<const Turn* const> turns, double seconds) {
@@ -132,7 +162,9 @@ Result<void> EngineLoop::draft(std::span<const Turn* const> turns) {
                     .first_source = turn->first_row + turn->kept - 1});
   }
   if (rows.empty()) return {};
-  auto status = model_->draft(rows, {});
+  const bool share = model_->options().draft_share_selection;
+  auto status =
+      model_->draft(rows, {.selection = share ? DraftSelection::kKept : DraftSelection::kFresh});
   while (status) {
     draw_drafts(chains);
     rows.clear();
@@ -149,7 +181,9 @@ Result<void> EngineLoop::draft(std::span<const Turn* const> turns) {
     }
     if (rows.empty()) return {};
     chains = std::move(longer);
-    status = model_->draft(rows, {.source = DraftSource::kDraft});
+    status = model_->draft(
+        rows, {.source = DraftSource::kDraft,
+               .selection = share ? DraftSelection::kContinued : DraftSelection::kFresh});
   }
   return status;
 }

@@ -49,12 +49,16 @@ EngineStats EngineLoop::stats() const {
 void EngineLoop::work() {
   set_num_threads(model_->options().threads);
   while (wait_for_work()) {
-    drop_cancelled();
-    admit();
+    if (flight_.unread > 0 && must_land()) land();
+    if (flight_.unread == 0) {  // else requests have to stay where they are
+      drop_cancelled();
+      admit();
+    }
     run_round();
     std::erase_if(running_, [](const RunningRequest& running) { return running.done; });
     publish_stats();
   }
+  if (flight_.unread > 0) land();
   end_all({.code = Errc::kCancelled, .what = "the engine was shut down"});
 }
 
@@ -115,11 +119,7 @@ Result<RunningRequest> EngineLoop::start(Queued& queued) {
   // The first token is drawn from the prompt; one that is alone needs no draft layer, unless its
   // state goes on.
   if (!model_->has_draft() || (request.max_tokens == 1 && !request.keep_state)) depth = 0;
-  if (depth > 0 && cached > 0) {
-    const Result<bool> resumed = resume_drafting(*id, request.prompt);
-    if (!resumed) return fail(resumed.error());
-    if (!*resumed) depth = 0;
-  }
+  if (depth > 0 && cached > 0 && !resume_drafting(*id, request.prompt)) depth = 0;
   return RunningRequest{
       .request = std::move(queued.request),
       .out = queued.out,

@@ -2,10 +2,13 @@
 // The engine's thread: admits requests in order of arrival and runs rounds until told to stop.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -43,6 +46,20 @@ class EngineLoop {
     int first_row = 0;           // in the launch
     int kept = 0;                // rows that are text
     int32_t next = -1;           // the token after them
+    int depth = 0;               // drafts that a round in flight makes for the next one
+    std::optional<Error> error{};
+  };
+  /// Rounds that run without the host, and what it knows of them: that of the oldest unread one.
+  struct Flight {
+    std::vector<Turn> turns{};  // in the order of the spans
+    RoundShape shape{};
+    int rows = 0;
+    int unread = 0;                // rounds, at most two
+    bool alone = false;            // nothing else wants the backend
+    bool steady = false;           // the next round has the same rows
+    std::array<bool, 2> timed{};   // of the unread rounds: steps that had been recorded before
+    uint64_t advanced = 0;         // RoundTimes of the round that was read last
+    std::optional<Error> error{};  // ends all of them
   };
   /// A sequence whose next tokens are being drafted.
   struct Chain {
@@ -59,15 +76,30 @@ class EngineLoop {
   void drop_cancelled();
   void run_round();
   Result<void> run_prefill(RunningRequest& running, int rows);
-  bool reserve_rows(RunningRequest& running);
-  void run_decode(const std::vector<size_t>& indices);
+  void run_decode(const std::vector<size_t>& indices, bool alone);
+  Result<void> claim_rows(RunningRequest& running, int64_t end);
+  void fit_drafts(RunningRequest& running);
+  void fit_depth(RunningRequest& running);
   Result<void> score_prompt(RunningRequest& running, size_t begin, int rows);
   Result<void> launch_turns(std::span<const Turn> turns, bool verify);
   void sample(std::span<const Turn> turns, int first_logits, bool last_only);
   Result<void> take(Turn& turn, bool verify);
   Result<void> deliver(RunningRequest& running, const ops::SampledToken& outcome, int64_t position);
-  Result<bool> resume_drafting(SequenceId id, std::span<const int32_t> prompt);
+  bool resume_drafting(SequenceId id, std::span<const int32_t> prompt);
   void propose(std::span<const Turn> turns, ops::Role role, bool live);
+  std::optional<ops::RoundSequence> round_settings(const RunningRequest& running) const;
+  bool reserve_round(const Turn& turn, int64_t lag);
+  bool take_off(const std::vector<size_t>& indices, bool alone);
+  void describe_flight(std::span<const ops::RoundSequence> settings);
+  void launch_round(const std::function<Result<void>()>& launch);
+  bool may_repeat();
+  void fly_on();
+  bool must_land();
+  void land();
+  void read_report();
+  Result<void> take_report(Turn& turn, const ops::RoundOutcome& outcome,
+                           std::span<const ops::SampledToken> drawn);
+  void count_times(const ops::RoundTimes& times, bool timed);
   void choose_depths(std::span<const Turn* const> turns, int other_rows);
   Result<void> catch_up(std::span<const Turn* const> turns, ops::Role role, bool live);
   Result<void> draft(std::span<const Turn* const> turns);
@@ -81,6 +113,7 @@ class EngineLoop {
   std::unique_ptr<LoadedModel> model_;
   std::vector<RunningRequest> running_{};
   DraftPolicy policy_{};
+  Flight flight_{};
   std::vector<float> logits_{};
   // Of the launch that is sampled.
   std::vector<ops::SampleRow> sample_rows_{};

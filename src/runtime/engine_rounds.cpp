@@ -19,10 +19,11 @@ constexpr int kScoreRows = 32;  // prompt rows whose logits are held at once
 }  // namespace
 
 void EngineLoop::run_round() {
+  if (flight_.unread > 0) return fly_on();
   std::vector<RunningView> views;
   for (const RunningRequest& running : running_) views.push_back(running.view());
   const Round round = plan_round(views, model_->options().prefill_chunk);
-  if (!round.decode.empty()) run_decode(round.decode);
+  if (!round.decode.empty()) run_decode(round.decode, !round.prefill);
   if (!round.prefill) return;
   RunningRequest& running = running_[round.prefill->index];
   auto status = guarded([&] { return run_prefill(running, round.prefill->rows); });
@@ -42,7 +43,8 @@ Result<void> EngineLoop::run_prefill(RunningRequest& running, int rows) {
   } else if (last_chunk) {
     logit_rows.push_back(rows - 1);
   }
-  auto status = model_->run({&work, 1}, ops::Role::kPrefill, logit_rows);
+  auto status = claim_rows(running, running.position + rows);
+  if (status) status = model_->run({&work, 1}, ops::Role::kPrefill, logit_rows);
   if (!status) return status;
   running.position += rows;
 
@@ -94,35 +96,50 @@ Result<void> EngineLoop::score_prompt(RunningRequest& running, size_t begin, int
   return {};
 }
 
-/// Pages of the next rows. Without pages for its drafts a sequence goes on without them; one that
-/// gets none for its own row fails alone.
-bool EngineLoop::reserve_rows(RunningRequest& running) {
+/// Pages for rows of text up to `end`, of this sequence alone. Where the pool has none, pages that
+/// only drafts asked for go back first: a text never ends because another one drafts.
+Result<void> EngineLoop::claim_rows(RunningRequest& running, int64_t end) {
   SequenceStore& store = model_->store();
   const SequenceId id = running.sequence.id();
-  const auto reserve = [&](size_t drafts) {
-    const int64_t end = running.position + 1 + static_cast<int64_t>(drafts);
-    auto status = guarded([&] { return store.reserve(id, end); });
-    return status ? guarded([&] { return store.prepare_write(id, running.position); }) : status;
+  const auto claim = [&] {
+    return guarded([&]() -> Result<void> {
+      if (auto status = store.reserve(id, end); !status) return status;
+      return store.prepare_write(id, running.position);
+    });
   };
-  if (!running.drafts.empty() && !reserve(running.drafts.size())) running.drafts.clear();
-  auto status = reserve(running.drafts.size());
-  if (!status) finish(running, FinishReason::kError, std::move(status.error()));
-  return !running.done;
+  auto status = claim();
+  if (!status && status.error().code == Errc::kOutOfMemory) {
+    for (const RunningRequest& each : running_)
+      store.trim(each.sequence.id(), std::max(each.position, each.claimed));
+    status = claim();
+  }
+  if (status) running.claimed = end;
+  return status;
 }
 
-void EngineLoop::run_decode(const std::vector<size_t>& indices) {
+/// Every sequence gets the page of its own row before any gets one for drafts; one that gets none
+/// fails alone.
+void EngineLoop::run_decode(const std::vector<size_t>& indices, bool alone) {
+  if (take_off(indices, alone)) return;
   std::vector<Turn> turns;
-  int rows = 0;
   for (const size_t index : indices) {
     RunningRequest& running = running_[index];
-    if (!reserve_rows(running)) continue;
-    Turn turn{.running = &running, .ids = {running.pending}, .first_row = rows};
+    auto status = claim_rows(running, running.position + 1);
+    if (status)
+      turns.push_back({.running = &running, .ids = {running.pending}});
+    else
+      finish(running, FinishReason::kError, std::move(status.error()));
+  }
+  if (turns.empty()) return;
+  int rows = 0;
+  for (Turn& turn : turns) {
+    RunningRequest& running = *turn.running;
+    fit_drafts(running);
+    turn.first_row = rows;
     turn.ids.insert(turn.ids.end(), running.drafts.begin(), running.drafts.end());
     running.drafts.clear();
     rows += static_cast<int>(turn.ids.size());
-    turns.push_back(std::move(turn));
   }
-  if (turns.empty()) return;
   const bool verify = rows > static_cast<int>(turns.size());
   const auto status = guarded([&] { return launch_turns(turns, verify); });
   for (Turn& turn : turns) {

@@ -2,6 +2,8 @@
 // Checks the options, loads every part in order and runs launches.
 #include "runtime/loaded_model.h"
 
+#include <tessera/shortlist.h>
+
 #include <algorithm>
 #include <limits>
 #include <new>
@@ -10,6 +12,7 @@
 
 #include "core/parallel.h"
 #include "io/checkpoint.h"
+#include "model/short_head.h"
 #include "model/weight_placement.h"
 #include "runtime/backend.h"
 #include "runtime/model_info.h"
@@ -68,6 +71,44 @@ std::string why_no_draft(const EngineOptions& options, const ModelWeights& weigh
   return {};
 }
 
+/// Cuts the draft head to the ids of the list, and the end-of-text ids of the model.
+Result<void> apply_shortlist(const EngineOptions& options, ModelParts& parts,
+                             const std::string& draft_note) {
+  if (options.draft_shortlist.empty()) return {};
+  if (!draft_note.empty())
+    return fail({.code = Errc::kUnsupported,
+                 .what = "a shortlist, and nothing to draft with",
+                 .where = options.draft_shortlist,
+                 .expected = "no shortlist",
+                 .found = draft_note});
+  Result<Shortlist> list = load_shortlist(options.draft_shortlist);
+  if (!list) return fail(std::move(list.error()));
+  const auto mismatch = [&](std::string expected, std::string found) {
+    return fail({.code = Errc::kMismatch,
+                 .what = "shortlist of another vocabulary",
+                 .where = options.draft_shortlist,
+                 .expected = std::move(expected),
+                 .found = std::move(found),
+                 .hint = "make one with tessera shortlist and this model"});
+  };
+  const auto most = static_cast<uint32_t>(parts.config.vocab_size);
+  const auto valid = static_cast<uint32_t>(options.valid_vocab);
+  if (valid > 0 ? list->vocab_size != valid : list->vocab_size > most)
+    return mismatch(valid > 0 ? std::to_string(valid) + " tokens"
+                              : "at most " + std::to_string(most) + " tokens",
+                    std::to_string(list->vocab_size));
+  if (options.vocabulary != 0 && list->vocabulary != options.vocabulary)
+    return mismatch("the tokens of this model", "others");
+  std::vector<int32_t>& ids = list->ids;
+  const std::vector<int32_t>& ends = parts.defaults.eos_token_ids;
+  ids.insert(ids.end(), ends.begin(), ends.end());
+  std::ranges::sort(ids);
+  const auto repeated = std::ranges::unique(ids);
+  ids.erase(repeated.begin(), repeated.end());
+  cut_draft_head(parts.weights, ids);
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const EngineOptions& options) {
@@ -113,6 +154,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   const ops::Traits traits = model->ops_->traits();
   model->draft_note_ = why_no_draft(options, parts.weights, traits);
   if (!model->draft_note_.empty()) parts.weights.draft.reset();
+  if (auto status = apply_shortlist(options, parts, model->draft_note_); !status)
+    return fail(std::move(status.error()));
   Result<StateLayout> layout =
       StateLayout::make(config, {.cache = *cache,
                                  .index_key = traits.index_key,

@@ -38,6 +38,7 @@ struct DraftRows {
 struct DraftRun {
   ops::Role role = ops::Role::kDecode;
   DraftSource source = DraftSource::kTrunk;
+  DraftSelection selection = DraftSelection::kFresh;
   bool cache_only = false;
   Tap* tap = nullptr;
 };
@@ -92,13 +93,28 @@ class LoadedModel {
   /// Runs rows through the draft layer; they may lie beyond the committed length. Errors:
   /// kOutOfMemory (pages), nothing written.
   Result<void> draft(std::span<const DraftRows> sequences, const DraftRun& how);
+  /// [count, vocab], with a shortlist [count, shortlist].
   void draft_logits(int first, int count, float* out) { model_->draft_logits(first, count, out); }
   /// Draws a token from each row of the last `draft`.
   void sample_drafts(const ops::SampleArgs& args) { model_->sample_drafts(args); }
+  /// RoundSequence::draft_vocab of a sequence that draws ids below `valid_vocab`.
+  int draft_vocab(int valid_vocab) const { return model_->draft_vocab(valid_vocab); }
   /// Rows of the draft layer that the state holds, counted from the start: the last one was made
   /// with the token that was expected to follow. Part of the state, so a snapshot keeps it.
   int64_t draft_rows(SequenceId sequence) const;
   void set_draft_rows(SequenceId sequence, int64_t rows);
+
+  /// Starts a round that needs no host between its launches, and its report: rows of sequences that
+  /// have pages for them and for what is drafted, those that run the draft layer first. Without
+  /// drafts among the rows nothing may be left pending afterwards. Errors: kInvalidArgument.
+  Result<void> begin_round(std::span<const SequenceRows> sequences,
+                           std::span<const ops::RoundSequence> settings, const RoundShape& shape);
+  /// The next one, of the rows that the last one left.
+  void repeat_round();
+  /// Waits for the oldest round whose report was not read.
+  ops::RoundReport read_round() { return ops_->read_round(); }
+  /// Makes rows that a report kept part of the sequence, which has absorbed them already.
+  void take_round(SequenceId sequence, std::span<const int32_t> ids);
 
   /// Routes all ops through another backend (measuring), for as long as it lives.
   void replace_ops(ops::Ops& ops);
@@ -136,6 +152,8 @@ class LoadedModel {
   std::unique_ptr<StateLayout> layout_{};
   std::unique_ptr<SequenceStore> store_{};
   std::unique_ptr<TextModel> model_{};
+  ops::RoundState round_{};
+  RoundShape round_shape_{};
   std::string draft_note_{};
   int budget_blocks_ = 0;
   int max_context_ = 0;

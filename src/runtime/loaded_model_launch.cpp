@@ -157,10 +157,44 @@ Result<void> LoadedModel::draft(std::span<const DraftRows> sequences, const Draf
        .positions = positions,
        .source_rows = source_rows,
        .source = how.source,
+       .selection = how.selection,
        .cache_only = how.cache_only,
        .budget_blocks = budget_blocks_,
        .tap = how.tap});
   return {};
+}
+
+Result<void> LoadedModel::begin_round(std::span<const SequenceRows> sequences,
+                                      std::span<const ops::RoundSequence> settings,
+                                      const RoundShape& shape) {
+  std::vector<ops::RowSpan> spans;
+  std::vector<int32_t> ids;
+  for (const SequenceRows& rows : sequences) {
+    if (auto status = check_ids(rows.ids); !status) return status;
+    if (!shape.verify) settle(rows.sequence);
+    spans.push_back(store_->span(rows.sequence, static_cast<int>(ids.size()),
+                                 static_cast<int>(rows.ids.size())));
+    ids.insert(ids.end(), rows.ids.begin(), rows.ids.end());
+  }
+  round_ = ops_->begin_round({.batch = {.spans = spans,
+                                        .num_rows = static_cast<int>(ids.size()),
+                                        .role = ops::Role::kDecode},
+                              .ids = ids,
+                              .sequences = settings});
+  round_shape_ = shape;
+  repeat_round();
+  return {};
+}
+
+void LoadedModel::repeat_round() {
+  model_->round(round_, round_shape_, budget_blocks_);
+  ops_->end_round();
+}
+
+void LoadedModel::take_round(SequenceId sequence, std::span<const int32_t> ids) {
+  store_->commit(sequence, ids);
+  if (has_draft())
+    store_->set_pending_rows(sequence, round_shape_.verify ? static_cast<int>(ids.size()) : 0);
 }
 
 int64_t LoadedModel::draft_rows(SequenceId sequence) const {

@@ -215,6 +215,12 @@ Result<void> PageList::grow_to(size_t pages) {
   return {};
 }
 
+void PageList::shrink_to(size_t pages) noexcept {
+  if (pages >= ids_.size()) return;
+  pool_->release(std::span(ids_).subspan(pages));
+  ids_.resize(pages);
+}
+
 PageList PageList::share(size_t pages) const {
   PageList second(pool_);
   second.ids_.assign(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(pages));

@@ -83,6 +83,8 @@ class PageList {
 
   /// Appends fresh pages until there are `pages` of them. All or none.
   Result<void> grow_to(size_t pages);
+  /// Gives back the pages behind the first `pages`.
+  void shrink_to(size_t pages) noexcept;
   /// Replaces pages from index `first` on that somebody else holds too; `copy(from, to)` moves the
   /// bytes.
   template <class Copy>

@@ -30,6 +30,7 @@ struct RunningRequest {
   int idle_rounds = 0;            // in a row in which drafting did not promise to pay
   std::vector<int32_t> drafts{};  // what the next round verifies after `pending`
   int64_t position = 0;           // tokens absorbed
+  int64_t claimed = 0;            // positions that rows of text, not drafts, have pages for
   int32_t pending = -1;           // sampled, not yet absorbed
   int max_new_tokens = 0;
   Usage usage{};

@@ -42,6 +42,9 @@ class Sampler {
   /// Counts a token that became part of the generated text.
   void accept(int32_t token);
 
+  /// Whether draws depend on logits, position and seed alone: no bias, no penalty.
+  bool is_plain() const { return !penalises_ && edits_.empty(); }
+
   const SamplingParams& params() const { return params_; }
 
  private:

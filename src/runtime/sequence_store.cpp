@@ -88,6 +88,19 @@ Result<void> SequenceStore::reserve(SequenceId id, int64_t tokens) {
   return grown;
 }
 
+bool SequenceStore::keeps_table(SequenceId id, int64_t tokens) const {
+  return pages_for(tokens) * sizeof(int32_t) <= at(id).table.bytes();
+}
+
+void SequenceStore::trim(SequenceId id, int64_t tokens) {
+  Sequence& sequence = at(id);
+  sequence.pages.shrink_to(std::max(pages_for(tokens), committed_pages(sequence)));
+}
+
+int64_t SequenceStore::capacity(SequenceId id) const {
+  return static_cast<int64_t>(at(id).pages.size()) * ops::kPageTokens;
+}
+
 Result<void> SequenceStore::prepare_write(SequenceId id, int64_t first_position) {
   assert(first_position >= 0);
   const auto first_page = static_cast<size_t>(first_position / ops::kPageTokens);

@@ -30,6 +30,13 @@ class SequenceStore {
 
   /// Makes sure that pages exist for positions below `tokens`. All or none: kOutOfMemory.
   Result<void> reserve(SequenceId id, int64_t tokens);
+  /// Whether `reserve` leaves the page ids where they are, so that `pages` of older spans stay
+  /// valid.
+  bool keeps_table(SequenceId id, int64_t tokens) const;
+  /// Gives back pages that no position below `tokens` needs; at least the committed ones stay.
+  void trim(SequenceId id, int64_t tokens);
+  /// Positions that the pages of the sequence have room for.
+  int64_t capacity(SequenceId id) const;
   /// Copies pages from `first_position` on that a fork or a snapshot shares: call it before rows
   /// at or after that position are written. All or none: kOutOfMemory.
   Result<void> prepare_write(SequenceId id, int64_t first_position);

@@ -223,6 +223,18 @@ bool Tokenizer::is_special(int32_t id) const {
 
 int Tokenizer::vocab_size() const { return static_cast<int>(impl_->tokens.size()); }
 
+/// FNV-1a over every token and its length.
+uint64_t Tokenizer::fingerprint() const {
+  constexpr uint64_t kOffset = 0xCBF29CE484222325U, kPrime = 0x100000001B3U;
+  uint64_t hash = kOffset;
+  const auto mix = [&](uint64_t value) { hash = (hash ^ value) * kPrime; };
+  for (const TokenEntry& token : impl_->tokens) {
+    mix(token.bytes.size());
+    for (const char byte : token.bytes) mix(static_cast<unsigned char>(byte));
+  }
+  return hash;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   Detokenizer stream(*this, skip_special);
   std::string text;

@@ -159,6 +159,15 @@ TEST_F(OptionsTest, TheOtherCommandsTakeTheModelAsAWord) {
   EXPECT_EQ(std::get<EvalArgs>(*eval).text, "-");
   EXPECT_EQ(std::get<EvalArgs>(*eval).engine.model_dir, "dir");
 
+  const auto shortlist =
+      parse({"shortlist", "--corpus", "a", "b", "--size", "9", "dir", "-o", "list"});
+  ASSERT_TRUE(shortlist.has_value());
+  const auto& list_args = std::get<ShortlistArgs>(*shortlist);
+  EXPECT_EQ(list_args.model_dir, "dir");
+  EXPECT_EQ(list_args.corpus, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(list_args.size, 9U);
+  EXPECT_EQ(list_args.output, "list");
+
   const auto bench = parse({"bench", "--contexts", "16,32", "--synthetic", "fp8"});
   ASSERT_TRUE(bench.has_value());
   EXPECT_EQ(std::get<BenchArgs>(*bench).bench.contexts, (std::vector<int>{16, 32}));
@@ -208,6 +217,8 @@ TEST_F(OptionsTest, WrongUseEndsWithTwo) {
                                                                  {"run", "--seed", ""},
                                                                  {"run", "--draft", "-1"},
                                                                  {"run", "--draft", "many"},
+                                                                 {"shortlist", "-o", "list"},
+                                                                 {"shortlist", "--corpus", "a"},
                                                                  {"bench", "--draft", "-1"},
                                                                  {"bench", "--contexts", "0"}}) {
     const auto command = parse(words);

@@ -302,5 +302,26 @@ TEST(ProgramTest, BenchMeasuresDraftsAgainstPlainDecoding) {
   }
 }
 
+TEST(ProgramTest, AShortlistOfATextDraftsTheSameAnswer) {
+  const std::string list = testing::TempDir() + "tessera_program.shortlist";
+  const Outcome made =
+      run_program({"shortlist", "-m", kTiny, "--size", "200", "--corpus", "README.md", "-o", list});
+  EXPECT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("of 8192 tokens"));
+  const Outcome answer =
+      run_program(greedy({"--draft-shortlist", list, "--draft", "3", "--stats"}));
+  EXPECT_EQ(answer.out, std::string(kAnswer) + "\n");
+  EXPECT_THAT(answer.err, HasSubstr("drafts:"));
+  const Outcome other =
+      run_program({"run", "-m", kTiny, "-p", kQuestion, "--draft-shortlist", "README.md"});
+  EXPECT_EQ(other.status, 1);
+  EXPECT_THAT(other.err, HasSubstr("not a shortlist"));
+  const Outcome empty =
+      run_program({"shortlist", "-m", kTiny, "--corpus", "/dev/null", "-o", list});
+  EXPECT_EQ(empty.status, 1);
+  EXPECT_THAT(empty.err, HasSubstr("no text to count"));
+  std::filesystem::remove(list);
+}
+
 }  // namespace
 }  // namespace tessera::cli

@@ -8,12 +8,14 @@ namespace {
 
 std::string no_device() { return cuda::why_unusable(0); }
 
-constexpr Setup on_device(const char* name, const char* model) {
-  return {.name = name, .model = model, .device = "cuda", .unusable = no_device};
+constexpr Setup on_device(const char* name, const char* model,
+                          RoundDriver rounds = RoundDriver::kDevice) {
+  return {.name = name, .model = model, .device = "cuda", .rounds = rounds, .unusable = no_device};
 }
 
 constexpr Setup kSetups[] = {on_device("nano_cuda", "models/nano"),
                              on_device("tiny_cuda", "models/tiny"),
+                             on_device("tiny_cuda_host", "models/tiny", RoundDriver::kHost),
                              on_device("micro_cuda", "../shared/golden/micro")};
 
 }  // namespace

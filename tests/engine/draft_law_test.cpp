@@ -1,128 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The law of drafted text on a small vocabulary: three tokens in a row follow the product of the
-// distributions that the logits define, whatever was drafted and rejected.
+// The law of drafted text with the draws that a test may take; draft_law_bench has more.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <deque>
-#include <map>
-
-#include "tests/engine/engine_harness.h"
-#include "tests/engine/model_harness.h"
-#include "tests/support/chi_square.h"
+#include "tests/engine/draft_law.h"
 
 namespace tessera::test {
 namespace {
 
-constexpr int kVocab = 4;  // ids that may be drawn
-constexpr int kDraws = 10000;
-constexpr int kLength = 3;  // tokens whose joint law is tested
-constexpr int kDraft = 2;
-constexpr size_t kTogether = 16;
-const std::vector<int32_t> kPrompt = {5, 17, 3};
-
-using Text = std::vector<int32_t>;
-
-struct Setting {
-  const char* name;
-  SamplingParams sampling;
-};
-
-/// Distribution of the token after `text` by definition: penalty, temperature, top-k.
-std::vector<double> law_after(const std::vector<float>& logits, const Text& text,
-                              const SamplingParams& sampling) {
-  std::vector<double> scores(logits.begin(), logits.begin() + kVocab);
-  for (int32_t id = 0; id < kVocab; ++id)
-    if (std::ranges::find(text, id) != text.end())
-      scores[static_cast<size_t>(id)] -= double{sampling.presence_penalty};
-  std::vector<double> sorted = scores;
-  std::ranges::sort(sorted, std::greater<>());
-  const int kept = sampling.top_k > 0 ? std::min(sampling.top_k, kVocab) : kVocab;
-  double sum = 0;
-  for (double& score : scores) {
-    score = score < sorted[static_cast<size_t>(kept) - 1]
-                ? 0
-                : std::exp((score - sorted[0]) / double{sampling.temperature});
-    sum += score;
-  }
-  for (double& score : scores) score /= sum;
-  return scores;
-}
-
-/// Probability of every text of kLength tokens, by plain launches of the model.
-void add_law(LoadedModel& model, const Text& text, double probability,
-             const SamplingParams& sampling, std::map<Text, double>& law) {
-  if (text.size() == kLength) {
-    law[text] = probability;
-    return;
-  }
-  const ScopedSequence sequence = open_sequence(model);
-  ASSERT_TRUE(model.prefill(sequence.id(), kPrompt));
-  std::vector<float> logits(static_cast<size_t>(model.config().vocab_size));
-  if (text.empty())
-    model.logits(0, 1, logits.data());
-  else
-    for (const int32_t& id : text)
-      logits = run_chunks(model, sequence.id(), {&id, 1}, 1, ops::Role::kDecode);
-  const std::vector<double> next = law_after(logits, text, sampling);
-  for (int32_t id = 0; id < kVocab; ++id) {
-    Text longer = text;
-    longer.push_back(id);
-    add_law(model, longer, probability * next[static_cast<size_t>(id)], sampling, law);
-  }
-}
-
-class DraftLaw : public testing::TestWithParam<Setting> {};
+class DraftLaw : public testing::TestWithParam<LawSetting> {};
 
 TEST_P(DraftLaw, JointDrawsFollowTheDefinition) {
-  const auto model = load_model("models/nano", OpsKind::kFast);
-  ASSERT_NE(model, nullptr);
-  std::map<Text, double> law;
-  ASSERT_NO_FATAL_FAILURE(add_law(*model, {}, 1, GetParam().sampling, law));
-
-  EngineOptions options;
-  options.model_dir = "models/nano";
-  options.valid_vocab = kVocab;
-  options.max_sequences = static_cast<int>(kTogether);
-  auto engine = Engine::load(options);
-  ASSERT_TRUE(engine);
-  std::map<Text, int> counts;
-  int proposed = 0, accepted = 0;
-  std::deque<Generation> running;
-  const auto take_first = [&] {
-    Output output = drain(running.front());
-    running.pop_front();
-    output.tokens.resize(kLength);
-    ++counts[output.tokens];
-    const DraftUsage& drafts = output.last.usage.drafts;
-    for (const int count : drafts.proposed) proposed += count;
-    for (const int count : drafts.accepted) accepted += count;
-  };
-  for (int draw = 0; draw < kDraws; ++draw) {
-    if (running.size() == kTogether) take_first();
-    Request request = request_of(kPrompt, 0, 0, kLength + 1);
-    request.sampling = GetParam().sampling;
-    request.sampling.seed = static_cast<uint64_t>(draw);
-    request.draft = kDraft;
-    running.push_back(std::move(*(*engine)->submit(request)));
-  }
-  while (!running.empty()) take_first();
-  // Both outcomes of a draft are part of what is tested.
-  EXPECT_GT(accepted, kDraws / 10);
-  EXPECT_GT(proposed - accepted, kDraws / 10);
-
-  ChiSquare test;
-  for (const auto& [text, probability] : law) test.add(probability * kDraws, counts[text]);
-  test.judge();
+  constexpr int kDraws = 10000;
+  check_draft_law(GetParam().sampling, kDraws);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Settings, DraftLaw,
-    testing::Values(Setting{"Plain", {.temperature = 1.0F}}, Setting{"Hot", {.temperature = 2.0F}},
-                    Setting{"TopK", {.temperature = 1.5F, .top_k = 3}},
-                    Setting{"Penalty", {.temperature = 1.0F, .presence_penalty = 0.9F}}),
-    [](const auto& setting) { return std::string(setting.param.name); });
+INSTANTIATE_TEST_SUITE_P(Settings, DraftLaw, testing::ValuesIn(law_settings()),
+                         [](const auto& setting) { return std::string(setting.param.name); });
 
 }  // namespace
 }  // namespace tessera::test

@@ -16,6 +16,7 @@ struct Setup {
   const char* model;
   const char* device = "cpu";
   OpsKind ops = OpsKind::kFast;
+  RoundDriver rounds = RoundDriver::kHost;
   /// Why it cannot run on this machine, empty when it can; nullptr: it always can.
   std::string (*unusable)() = nullptr;
 };
@@ -33,6 +34,7 @@ inline EngineOptions options_of(const Setup& setup, int max_context = 0) {
   options.model_dir = setup.model;
   options.device = setup.device;
   options.ops = setup.ops;
+  options.rounds = setup.rounds;
   options.max_context = max_context;
   return options;
 }

@@ -5,7 +5,9 @@
 namespace tessera::test {
 
 std::span<const Setup> draft_setups() {
-  static constexpr Setup kSetups[] = {{.name = "tiny", .model = "models/tiny"}};
+  static constexpr Setup kSetups[] = {
+      {.name = "tiny", .model = "models/tiny"},
+      {.name = "tiny_flying", .model = "models/tiny", .rounds = RoundDriver::kDevice}};
   return kSetups;
 }
 

@@ -53,6 +53,7 @@ class FastOps final : public ops::Ops {
   void ple_mix(const ops::PleMixArgs& args) override { fast_ple_mix(args, fresh()); }
   void qsa_front(const ops::QsaFrontArgs& args) override { fast_qsa_front(args, fresh()); }
   void qsa_select(const ops::QsaSelectArgs& args) override { fast_qsa_select(args, fresh()); }
+  void qsa_extend(const ops::QsaExtendArgs& args) override { cpu::qsa_extend(args); }
   void qsa_attend(const ops::QsaAttendArgs& args) override { fast_qsa_attend(args, fresh()); }
   void router(const ops::RouterArgs& args) override { fast_router(args, fresh()); }
   void experts(const ops::ExpertsArgs& args) override {

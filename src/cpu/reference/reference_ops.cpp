@@ -34,6 +34,7 @@ class ReferenceOps final : public ops::Ops {
   void ple_mix(const ops::PleMixArgs& args) override { reference::ple_mix(args); }
   void qsa_front(const ops::QsaFrontArgs& args) override { reference::qsa_front(args); }
   void qsa_select(const ops::QsaSelectArgs& args) override { reference::qsa_select(args); }
+  void qsa_extend(const ops::QsaExtendArgs& args) override { cpu::qsa_extend(args); }
   void qsa_attend(const ops::QsaAttendArgs& args) override { reference::qsa_attend(args); }
   void router(const ops::RouterArgs& args) override { reference::router(args); }
   void experts(const ops::ExpertsArgs& args) override {
