@@ -60,6 +60,8 @@ struct RoundUsage {
   int tokens = 0;             // that the rounds delivered
   double verify_seconds = 0;  // launches of the trunk, with the draws from their rows
   double draft_seconds = 0;   // of the draft layer: rows of delivered tokens, and drafts
+
+  RoundUsage& operator+=(const RoundUsage& other);
 };
 
 struct Usage {

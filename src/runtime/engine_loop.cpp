@@ -127,6 +127,7 @@ Result<RunningRequest> EngineLoop::start(Queued& queued) {
       .sampler = std::move(*sampler),
       .depth = depth,
       .adaptive = adaptive,
+      .acceptance = policy_.first_rates(),
       .position = cached,
       .max_new_tokens = request.max_tokens > 0 ? request.max_tokens : room,
       .usage = {.prompt_tokens = prompt_tokens, .cached_tokens = static_cast<int>(cached)}};

@@ -222,6 +222,7 @@ Result<void> EngineLoop::take(Turn& turn, bool verify) {
   if (rows > 1) {
     running.usage.drafts.count(rows - 1, turn.kept - 1);
     running.acceptance.count(rows - 1, turn.kept - 1);
+    policy_.count(rows - 1, turn.kept - 1);
   }
   return {};
 }
