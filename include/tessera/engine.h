@@ -22,6 +22,10 @@ enum class OpsKind { kFast, kReference };  // SIMD and threads, or the short FP3
 /// the host reads one round later. The text is the same.
 enum class RoundDriver { kAuto, kHost, kDevice };  // kAuto: the device where there is one
 
+/// Weights of the head that drafts are drawn with: those of the checkpoint, or the same in block
+/// FP8, half the bytes of BF16. Verification makes the text the same.
+enum class DraftHead { kAuto, kWhole, kFp8 };  // kAuto: kFp8, but for the reference ops
+
 struct EngineOptions {
   std::string model_dir{};
   std::string device = "cpu";    // "cpu", "cuda" or "cuda:N"
@@ -37,6 +41,7 @@ struct EngineOptions {
   int max_draft = 5;       // K_max of the state rings
   int indexer_budget = 0;  // tokens QSA may select, a multiple of the block size; 0: the model's
   int valid_vocab = 0;     // ids from here on are never drawn (unused vocabulary rows); 0: all
+  DraftHead draft_head = DraftHead::kAuto;
   /// A file of frequent ids (shortlist.h) to which the draft head is cut; empty: the whole head.
   std::string draft_shortlist{};
   /// Drafts after the first of a round attend to the blocks that the first one selected and to what

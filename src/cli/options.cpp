@@ -195,6 +195,10 @@ void add_generation_options(CLI::App& app, RunArgs& args) {
   app.add_flag("--draft-share-selection", args.engine.draft_share_selection,
                "Let all drafts of a round attend to what the first one selected")
       ->group(group);
+  add_choice<DraftHead>(
+      app, "--draft-head", args.engine.draft_head,
+      {{"auto", DraftHead::kAuto}, {"whole", DraftHead::kWhole}, {"fp8", DraftHead::kFp8}},
+      "Head that drafts are drawn with: the model's, or the same in FP8 (default)", group);
   app.add_option("--draft-shortlist", args.engine.draft_shortlist,
                  "Draft among the tokens of this list only (see tessera shortlist)")
       ->type_name("FILE")

@@ -59,6 +59,26 @@ constexpr float f8e4m3_to_float(uint8_t bits) {
   return std::bit_cast<float>(sign | ((exponent + 120U) << 23) | (mantissa << 20));
 }
 
+/// Round to nearest even; beyond the largest, 448, that one; NaN stays NaN.
+constexpr uint8_t float_to_f8e4m3(float value) {
+  constexpr uint32_t kLargest = 0x43E00000U, kLeastNormal = 0x3C800000U;  // 448, 2^-6
+  constexpr uint32_t kRebias = (127U - 7U) << 3;
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80U);
+  const uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return sign | 0x7FU;
+  if (magnitude >= kLargest) return sign | 0x7EU;
+  if (magnitude < kLeastNormal) {
+    const float steps = std::bit_cast<float>(magnitude) * 0x1p9F;
+    const auto whole = static_cast<uint32_t>(steps);
+    const float rest = steps - static_cast<float>(whole);
+    const bool up = rest > 0.5F || (rest == 0.5F && (whole & 1U) != 0);
+    return static_cast<uint8_t>(sign | (whole + (up ? 1U : 0U)));
+  }
+  const uint32_t rounded = magnitude + 0x7FFFFU + (magnitude >> 20 & 1U);
+  return static_cast<uint8_t>(sign | ((rounded >> 20) - kRebias));
+}
+
 constexpr float f16_to_float(uint16_t bits) {
   const uint32_t sign = uint32_t{bits & 0x8000U} << 16;
   const uint32_t exponent = (bits >> 10) & 0x1FU;

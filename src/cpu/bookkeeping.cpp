@@ -41,6 +41,7 @@ void ngram_ids(const ops::NgramIdsArgs& args) {
 
 void qsa_extend(const ops::QsaExtendArgs& args) {
   for (const ops::RowSpan& span : args.batch.spans) {
+    if (span.num_rows == 0) continue;
     const int row = span.row_begin, from = args.source_rows[row];
     const int32_t* list = args.from_blocks + static_cast<ptrdiff_t>(from) * args.from_stride;
     int32_t* longer = args.blocks + static_cast<ptrdiff_t>(row) * args.stride;

@@ -25,6 +25,10 @@ void launch_experts(Context& context, const ops::ExpertsArgs& args);
 void launch_finish(Context& context, const ops::FinishArgs& args);
 /// Waits for its results.
 void launch_sample(Context& context, const ops::SampleArgs& args);
+void launch_draw(Context& context, const ops::DrawArgs& args);
+void launch_accept(Context& context, const ops::AcceptArgs& args);
+void launch_take_drafts(Context& context, const ops::TakeDraftsArgs& args);
+void launch_advance(Context& context, const ops::AdvanceArgs& args);
 
 /// Which kernel an op uses for the model's shapes on this device, and why: printed at start. One
 /// function per op folder.
@@ -43,5 +47,6 @@ ops::KernelNote note_qsa_attend(const GpuSpec& gpu);
 ops::KernelNote note_router(const GpuSpec& gpu);
 ops::KernelNote note_experts(const GpuSpec& gpu);
 ops::KernelNote note_sample(const GpuSpec& gpu);
+ops::KernelNote note_round(const GpuSpec& gpu);
 
 }  // namespace tessera::cuda

@@ -19,9 +19,10 @@ class CudaOps final : public ops::Ops {
   std::string_view name() const override { return name_; }
   std::vector<ops::KernelNote> kernels() const override {
     std::vector<ops::KernelNote> notes;
-    for (const auto note : {note_embed, note_draft_input, note_linear, note_mixer, note_combine,
-                            note_gdn, note_ngram, note_ple_mix, note_qsa_front, note_qsa_select,
-                            note_qsa_attend, note_router, note_experts, note_finish, note_sample})
+    for (const auto note :
+         {note_embed, note_draft_input, note_linear, note_mixer, note_combine, note_gdn, note_ngram,
+          note_ple_mix, note_qsa_front, note_qsa_select, note_qsa_attend, note_router, note_experts,
+          note_finish, note_sample, note_round})
       notes.push_back(note(context_.gpu()));
     return notes;
   }
@@ -29,7 +30,8 @@ class CudaOps final : public ops::Ops {
     return {.activation = DType::kBF16,
             .index_key = DType::kBF16,
             .combine_norms = true,
-            .drafts = true};
+            .drafts = true,
+            .rounds = true};
   }
   Memory& memory() override { return context_.memory(); }
   ops::LaunchBuffers begin(const ops::LaunchInputs& inputs) override {
@@ -60,6 +62,19 @@ class CudaOps final : public ops::Ops {
   void experts(const ops::ExpertsArgs& args) override { launch_experts(context_, args); }
   void finish(const ops::FinishArgs& args) override { launch_finish(context_, args); }
   void sample(const ops::SampleArgs& args) override { launch_sample(context_, args); }
+
+  ops::RoundState begin_round(const ops::RoundInputs& inputs) override {
+    return context_.begin_round(inputs);
+  }
+  ops::RoundRows use_rows(ops::RoundPart part, int spans, int rows) override {
+    return context_.use_rows(part, spans, rows);
+  }
+  void draw(const ops::DrawArgs& args) override { launch_draw(context_, args); }
+  void accept(const ops::AcceptArgs& args) override { launch_accept(context_, args); }
+  void take_drafts(const ops::TakeDraftsArgs& args) override { launch_take_drafts(context_, args); }
+  void advance(const ops::AdvanceArgs& args) override { launch_advance(context_, args); }
+  void end_round() override { context_.end_round(); }
+  ops::RoundReport read_round() override { return context_.read_round(); }
 
   Context& context() { return context_; }
   CUstream_st* stream() const { return context_.stream(); }

@@ -81,6 +81,8 @@ RuntimeContext::RuntimeContext(const Options& options) : options_(options) {
   memory_ = std::make_unique<DeviceMemory>(stream_);
   for (Staging& set : staging_)
     check(cudaEventCreateWithFlags(&set.copied, cudaEventDisableTiming));
+  for (RoundReport& report : round_.reports)
+    check(cudaEventCreateWithFlags(&report.arrived, cudaEventDisableTiming));
 }
 
 RuntimeContext::~RuntimeContext() {
@@ -91,10 +93,15 @@ RuntimeContext::~RuntimeContext() {
     cudaFreeHost(set.host);
     cudaEventDestroy(set.copied);
   }
+  for (RoundReport& report : round_.reports) {
+    cudaFreeHost(report.host);
+    cudaEventDestroy(report.arrived);
+  }
   for (const auto& [tag, memory] : pinned_) cudaFreeHost(memory.host);
   persistent_.clear();
   scratch_ = {};
   inputs_ = {};
+  round_.block = {};
   cudaStreamDestroy(stream_);
 }
 
@@ -151,9 +158,9 @@ std::byte* RuntimeContext::stage(size_t bytes) {
   return set.host;
 }
 
-void RuntimeContext::upload(size_t bytes) {
+void RuntimeContext::upload(std::byte* to, size_t bytes) {
   const Staging& set = staging_[current_set_];
-  check(cudaMemcpyAsync(inputs_.data(), set.host, bytes, cudaMemcpyHostToDevice, stream_));
+  check(cudaMemcpyAsync(to, set.host, bytes, cudaMemcpyHostToDevice, stream_));
   check(cudaEventRecord(set.copied, stream_));
 }
 
@@ -184,7 +191,7 @@ ops::LaunchBuffers RuntimeContext::begin(const ops::LaunchInputs& inputs) {
   put(host + positions, inputs.positions);
   put(host + logit_rows, inputs.logit_rows);
   put(host + source_rows, inputs.source_rows);
-  upload(packing.size());
+  upload(inputs_.data(), packing.size());
 
   const std::byte* base = inputs_.data();
   batch_ = {.spans = reinterpret_cast<const ops::RowSpan*>(base + spans),

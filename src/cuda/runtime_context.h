@@ -12,6 +12,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/device_memory.h"
 #include "ops/ops.h"
+#include "ops/round_layout.h"
 
 namespace tessera::cuda {
 
@@ -33,6 +34,12 @@ class RuntimeContext final : public Context {
   int64_t first_repeats() const { return first_repeats_; }
   DeviceMemory& memory() { return *memory_; }
 
+  // In round/runtime_round.cpp. A recorded step may call use_rows, none of the others.
+  ops::RoundState begin_round(const ops::RoundInputs& inputs);
+  ops::RoundRows use_rows(ops::RoundPart part, int spans, int rows);
+  void end_round();
+  ops::RoundReport read_round();
+
  private:
   /// A host copy of the inputs that the device may still be reading.
   struct Staging {
@@ -44,6 +51,22 @@ class RuntimeContext final : public Context {
     void* host = nullptr;
     size_t bytes = 0;
   };
+  /// A copy of what the host reads of a round.
+  struct RoundReport {
+    ops::RoundLayout layout{};
+    std::byte* host = nullptr;  // pinned
+    size_t bytes = 0;
+    cudaEvent_t arrived = nullptr;
+  };
+  struct Round {
+    ops::RoundLayout layout{};
+    MemoryBlock block{};
+    ops::RoundState state{};            // in `block`
+    const int32_t* row_span = nullptr;  // [rows] in `block`: index of the span of each row
+    std::vector<ops::RowSpan> spans{}, draft_spans{};  // as they were at first
+    ops::ReportQueue queue{};
+    std::array<RoundReport, ops::ReportQueue::kPlaces> reports{};
+  };
   struct Step {
     ops::StepKey key;
     cudaGraphExec_t graph = nullptr;  // nullptr: ran once, not recorded yet
@@ -51,7 +74,8 @@ class RuntimeContext final : public Context {
   };
 
   std::byte* stage(size_t bytes);
-  void upload(size_t bytes);
+  /// What `stage` has yielded last.
+  void upload(std::byte* to, size_t bytes);
   Step* find(const ops::StepKey& key);
   void record(Step& step, const std::function<void()>& ops);
 
@@ -64,6 +88,7 @@ class RuntimeContext final : public Context {
   static constexpr size_t kStagingSets = 3;
   std::array<Staging, kStagingSets> staging_{};
   size_t current_set_ = 0;
+  Round round_{};
   std::vector<Step> steps_{};  // least recently recorded first
   int repeated_kernels_ = 0;   // of the last replay
   int64_t first_repeats_ = 0;  // that ran directly or were recorded

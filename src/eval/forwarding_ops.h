@@ -38,6 +38,19 @@ class ForwardingOps : public ops::Ops {
   void finish(const ops::FinishArgs& args) override { inner_.finish(args); }
   void sample(const ops::SampleArgs& args) override { inner_.sample(args); }
 
+  ops::RoundState begin_round(const ops::RoundInputs& inputs) override {
+    return inner_.begin_round(inputs);
+  }
+  ops::RoundRows use_rows(ops::RoundPart part, int spans, int rows) override {
+    return inner_.use_rows(part, spans, rows);
+  }
+  void draw(const ops::DrawArgs& args) override { inner_.draw(args); }
+  void accept(const ops::AcceptArgs& args) override { inner_.accept(args); }
+  void take_drafts(const ops::TakeDraftsArgs& args) override { inner_.take_drafts(args); }
+  void advance(const ops::AdvanceArgs& args) override { inner_.advance(args); }
+  void end_round() override { inner_.end_round(); }
+  ops::RoundReport read_round() override { return inner_.read_round(); }
+
  protected:
   ops::Ops& inner_;
 };

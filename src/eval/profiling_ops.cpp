@@ -88,5 +88,15 @@ void ProfilingOps::finish(const ops::FinishArgs& args) {
 void ProfilingOps::sample(const ops::SampleArgs& args) {
   measure("sample", &ops::Ops::sample, args);
 }
+void ProfilingOps::draw(const ops::DrawArgs& args) { measure("draw", &ops::Ops::draw, args); }
+void ProfilingOps::accept(const ops::AcceptArgs& args) {
+  measure("accept", &ops::Ops::accept, args);
+}
+void ProfilingOps::take_drafts(const ops::TakeDraftsArgs& args) {
+  measure("take_drafts", &ops::Ops::take_drafts, args);
+}
+void ProfilingOps::advance(const ops::AdvanceArgs& args) {
+  measure("advance", &ops::Ops::advance, args);
+}
 
 }  // namespace tessera

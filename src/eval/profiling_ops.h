@@ -46,6 +46,10 @@ class ProfilingOps : public ForwardingOps {
   void experts(const ops::ExpertsArgs& args) override;
   void finish(const ops::FinishArgs& args) override;
   void sample(const ops::SampleArgs& args) override;
+  void draw(const ops::DrawArgs& args) override;
+  void accept(const ops::AcceptArgs& args) override;
+  void take_drafts(const ops::TakeDraftsArgs& args) override;
+  void advance(const ops::AdvanceArgs& args) override;
 
  private:
   /// Costs read ids and counts: of a device's they need a copy.

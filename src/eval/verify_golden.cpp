@@ -184,7 +184,9 @@ Result<VerifyReport> verify_golden(const EngineOptions& options, const std::stri
   if (!file) return fail(file.error());
   Result<TensorMap> golden = parse_safetensors((*file)->bytes(), path);
   if (!golden) return fail(golden.error());
-  auto model = LoadedModel::load(options);
+  EngineOptions whole = options;
+  whole.draft_head = DraftHead::kWhole;  // the reference has no other
+  auto model = LoadedModel::load(whole);
   if (!model) return fail(model.error());
 
   const VerifyBounds bounds = verify_bounds(options);

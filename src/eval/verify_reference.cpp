@@ -206,7 +206,9 @@ Result<VerifyReport> verify_reference(const EngineOptions& options, const std::s
   if (!file) return fail(file.error());
   Result<Tokenizer> tokenizer = Tokenizer::load(options.model_dir);
   if (!tokenizer) return fail(tokenizer.error());
-  auto model = LoadedModel::load(options);
+  EngineOptions whole = options;
+  whole.draft_head = DraftHead::kWhole;  // the reference has no other
+  auto model = LoadedModel::load(whole);
   if (!model) return fail(model.error());
 
   const int vocab = (*model)->config().vocab_size;

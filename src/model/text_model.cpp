@@ -19,9 +19,9 @@ TextModel::TextModel(const ModelConfig& config, const ModelWeights& weights,
       trunk_(ops.memory()),
       draft_(ops.memory()) {
   trunk_.head = &weights_.lm_head;
-  const bool is_cut = weights_.draft && weights_.draft->short_head;
-  draft_.head = is_cut ? &weights_.draft->short_head : &weights_.lm_head;
-  if (is_cut) place_shortlist();
+  const bool has_own = weights_.draft && weights_.draft->own_head;
+  draft_.head = has_own ? &weights_.draft->own_head : &weights_.lm_head;
+  if (has_own) place_shortlist();
   ops_.forget_repeats();
 }
 

@@ -184,7 +184,7 @@ void place_draft(Placer& placer, DraftWeights& draft, const ModelConfig& config)
   placer.linear(draft.hidden);
   place_layer(placer, draft.layer, config);
   place_mixer(placer, draft.final_mixer, config);
-  placer.linear(draft.short_head);
+  placer.linear(draft.own_head);
 }
 
 size_t total_bytes(const ModelWeights& weights) {

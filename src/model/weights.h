@@ -71,7 +71,8 @@ struct DraftWeights {
   ops::MixerWeights final_mixer;
   /// Ids that the draft head scores, ascending, and their rows of the head; none: the whole head.
   std::vector<int32_t> shortlist{};
-  ops::LinearWeight short_head;  // [shortlist, hidden]
+  /// [shortlist or vocab, hidden]; none: the model's head draws the drafts too.
+  ops::LinearWeight own_head;
 };
 
 /// Owns the memory maps and converted buffers that the pointers refer to.

@@ -89,6 +89,7 @@ struct StepKey {
   const void* buffers = nullptr;      // where the activations of the launch lie
   const void* temporaries = nullptr;  // where those within a block lie
   const void* source = nullptr;       // wide rows that the draft layer reads
+  const void* lists = nullptr;        // selections that it goes on from
   // Of a round.
   const void* round = nullptr;  // where its state lies
   bool verify = false;          // its trunk leaves rows pending
@@ -96,7 +97,6 @@ struct StepKey {
   bool best_drafts = false;     // of the draft layer
   int lagging_spans = 0, lagging_rows = 0;
   std::array<int, kMaxRoundDrafts> drafting{};  // sequences that get a draft of each number
-  const void* lists = nullptr;                  // selections that it goes on from
 
   bool operator==(const StepKey&) const = default;
 };

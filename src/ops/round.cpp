@@ -9,9 +9,42 @@
 namespace tessera::ops {
 namespace {
 
+constexpr double kInt = sizeof(int32_t);
+constexpr double kAxes = 3;
+
 [[noreturn]] void no_rounds() { throw std::logic_error("this backend runs no rounds"); }
 
 }  // namespace
+
+Cost cost(const DrawArgs& args) {
+  const double rows = args.rows;
+  return {
+      .bytes_read = rows * (args.vocab * static_cast<double>(sizeof(float)) + sizeof(SampleRow)),
+      .bytes_written = rows * sizeof(SampledToken)};
+}
+
+/// Without the wide rows: one is copied only where a draft was rejected.
+Cost cost(const AcceptArgs& args) {
+  const double rows = args.state.num_rows, spans = args.state.num_spans;
+  constexpr double kDrawn = sizeof(SampleStatus) + kInt;  // of a draw: status, token
+  constexpr double kLive = sizeof(RowSpan) + (kAxes + 2) * kInt + sizeof(int64_t);
+  return {.bytes_read = rows * (kDrawn + kInt) + spans * (sizeof(RowSpan) + sizeof(RoundSequence)),
+          .bytes_written = rows * kInt + spans * (sizeof(RoundOutcome) + kInt + kLive) +
+                           (args.pending ? spans * kInt : 0) + args.drafting * sizeof(int64_t)};
+}
+
+Cost cost(const TakeDraftsArgs& args) {
+  const double count = args.count;
+  constexpr double kPosition = sizeof(int64_t);  // of the span, of the settings
+  return {.bytes_read = count * (sizeof(SampleStatus) + kInt + 2 * kPosition),
+          .bytes_written = count * ((kAxes + 3) * kInt + 2 * kPosition)};
+}
+
+Cost cost(const AdvanceArgs& args) {
+  const double rows = args.state.num_rows, spans = args.state.num_spans;
+  return {.bytes_read = spans * (sizeof(RowSpan) + sizeof(RoundOutcome) + kInt),
+          .bytes_written = rows * ((kAxes + 1) * kInt + sizeof(int64_t)) + spans * sizeof(RowSpan)};
+}
 
 RoundState Ops::begin_round(const RoundInputs&) { no_rounds(); }
 RoundRows Ops::use_rows(RoundPart, int, int) { no_rounds(); }

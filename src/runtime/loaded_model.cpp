@@ -12,7 +12,7 @@
 
 #include "core/parallel.h"
 #include "io/checkpoint.h"
-#include "model/short_head.h"
+#include "model/draft_head.h"
 #include "model/weight_placement.h"
 #include "runtime/backend.h"
 #include "runtime/model_info.h"
@@ -156,6 +156,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::from_parts(ModelParts parts,
   if (!model->draft_note_.empty()) parts.weights.draft.reset();
   if (auto status = apply_shortlist(options, parts, model->draft_note_); !status)
     return fail(std::move(status.error()));
+  const bool wants_fp8 = options.draft_head == DraftHead::kFp8 ||
+                         (options.draft_head == DraftHead::kAuto && options.ops == OpsKind::kFast);
+  if (parts.weights.draft && wants_fp8) quantise_draft_head(parts.weights);
   Result<StateLayout> layout =
       StateLayout::make(config, {.cache = *cache,
                                  .index_key = traits.index_key,
@@ -216,7 +219,9 @@ Result<void> LoadedModel::warm_up() {
       has_draft() ? verify(rows, logit_rows) : run(rows, ops::Role::kDecode, logit_rows);
   if (!status) return status;
   draw_any(logit_rows.size());
-  return has_draft() ? warm_up_drafts(rows) : status;
+  if (has_draft())
+    if (auto drafted = warm_up_drafts(rows); !drafted) return drafted;
+  return ops_->traits().rounds ? warm_up_round(rows) : status;
 }
 
 /// Tokens of the last launch that nobody reads.
@@ -243,6 +248,24 @@ Result<void> LoadedModel::warm_up_drafts(std::span<const SequenceRows> decoded) 
   if (auto status = draft(rows, {}); !status) return status;
   for (size_t at = 0; at < rows.size(); ++at) rows[at].first_source = static_cast<int>(at);
   return draft(rows, {.source = DraftSource::kDraft});
+}
+
+/// The largest round, for the state that it keeps on the device.
+Result<void> LoadedModel::warm_up_round(std::span<const SequenceRows> sequences) {
+  RoundShape shape{.verify = has_draft()};
+  const int vocab = parts_.config.vocab_size;
+  const ops::RoundSequence any{.draw = {.valid_vocab = vocab},
+                               .draft_vocab = has_draft() ? draft_vocab(vocab) : 0,
+                               .left = 1};
+  const std::vector<ops::RoundSequence> settings(sequences.size(), any);
+  if (has_draft()) {
+    shape.lagging_spans = static_cast<int>(sequences.size());
+    for (const SequenceRows& rows : sequences)
+      shape.lagging_rows += static_cast<int>(rows.ids.size());
+  }
+  if (auto status = begin_round(sequences, settings, shape); !status) return status;
+  read_round();
+  return {};
 }
 
 /// Every running sequence can reach the full context; snapshots share these pages. A device gives

@@ -139,6 +139,7 @@ class LoadedModel {
   Result<void> warm_up();
   void draw_any(size_t rows);
   Result<void> warm_up_drafts(std::span<const SequenceRows> decoded);
+  Result<void> warm_up_round(std::span<const SequenceRows> sequences);
   Result<void> check_ids(std::span<const int32_t> ids) const;
   Result<void> prepare_rows(SequenceId sequence, int64_t first, int64_t end);
   Result<void> launch(std::span<const SequenceRows> sequences, ops::Role role,

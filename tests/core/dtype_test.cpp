@@ -57,6 +57,29 @@ TEST(Dtype, EveryF8E4M3Pattern) {
   EXPECT_EQ(f8e4m3_to_float(0x7E), 448.0F);
 }
 
+TEST(DType, F8E4M3RoundsToTheNearest) {
+  std::vector<float> values;  // of codes 0 .. 0x7E, ascending
+  for (int bits = 0; bits < 0x7F; ++bits)
+    values.push_back(f8e4m3_to_float(static_cast<uint8_t>(bits)));
+  for (size_t code = 0; code < values.size(); ++code) {
+    const float value = values[code];
+    EXPECT_EQ(float_to_f8e4m3(value), code);
+    EXPECT_EQ(float_to_f8e4m3(-value), code | 0x80U);
+    if (code + 1 == values.size()) break;
+    const float middle = value + (values[code + 1] - value) / 2;
+    EXPECT_EQ(float_to_f8e4m3(middle), code % 2 == 0 ? code : code + 1) << "a tie goes to even";
+    EXPECT_EQ(float_to_f8e4m3(std::nextafter(middle, 0.0F)), code);
+    EXPECT_EQ(float_to_f8e4m3(std::nextafter(middle, 1000.0F)), code + 1);
+  }
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float large : {449.0F, 464.0F, 1e30F, kInfinity}) {
+    EXPECT_EQ(float_to_f8e4m3(large), 0x7E);
+    EXPECT_EQ(float_to_f8e4m3(-large), 0xFE);
+  }
+  EXPECT_EQ(float_to_f8e4m3(std::numeric_limits<float>::quiet_NaN()) & 0x7F, 0x7F);
+  EXPECT_EQ(float_to_f8e4m3(std::numeric_limits<float>::denorm_min()), 0);
+}
+
 TEST(Dtype, EveryF16Pattern) {
   for (uint32_t bits = 0; bits < 65536; ++bits)
     expect_same(f16_to_float(static_cast<uint16_t>(bits)), value_of(bits, {5, 10, true}), bits);

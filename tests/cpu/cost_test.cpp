@@ -96,6 +96,32 @@ TEST(CostTest, FrontWritesAnIndexKeyPerCompletedBlock) {
   EXPECT_EQ(written(4), written(2));
 }
 
+TEST(CostTest, DrawsMoveLogitsSettingsAndResults) {
+  const ops::Cost cost = ops::cost(ops::DrawArgs{.vocab = 1001, .rows = 3});
+  EXPECT_EQ(cost.bytes_read, 3 * (1001 * 4 + 64));
+  EXPECT_EQ(cost.bytes_written, 3 * (5 * 4 + 20 * 8));
+  EXPECT_EQ(ops::cost(ops::DrawArgs{.vocab = 1001}).bytes_read, 0);
+}
+
+TEST(CostTest, StepsOfARoundMoveAFewIntegersPerRow) {
+  const auto accept = [](int rows, int spans, bool pending, int drafting) {
+    return ops::cost(ops::AcceptArgs{
+        .state = {.num_spans = spans, .num_rows = rows}, .pending = pending, .drafting = drafting});
+  };
+  EXPECT_EQ(accept(4, 1, false, 0).bytes_read - accept(3, 1, false, 0).bytes_read, 3 * 4);
+  EXPECT_EQ(accept(4, 1, false, 0).bytes_written - accept(3, 1, false, 0).bytes_written, 4);
+  EXPECT_EQ(accept(4, 2, true, 0).bytes_written - accept(4, 2, false, 0).bytes_written, 2 * 4);
+  EXPECT_EQ(accept(4, 2, true, 1).bytes_written - accept(4, 2, true, 0).bytes_written, 8);
+  const ops::Cost taken = ops::cost(ops::TakeDraftsArgs{.count = 2});
+  EXPECT_EQ(taken.bytes_read, 2 * (2 * 4 + 2 * 8));
+  EXPECT_EQ(taken.bytes_written, 2 * (6 * 4 + 2 * 8));
+  const auto advance = [](int rows, int spans) {
+    return ops::cost(ops::AdvanceArgs{.state = {.num_spans = spans, .num_rows = rows}});
+  };
+  EXPECT_EQ(advance(5, 1).bytes_written - advance(4, 1).bytes_written, 4 * 4 + 8);
+  EXPECT_EQ(advance(4, 0).bytes_read, 0);
+}
+
 TEST(CostTest, CostsAddUp) {
   ops::Cost sum{1, 2, 3};
   sum += {10, 20, 30};

@@ -35,6 +35,7 @@ class StagedOps final : public ops::Ops {
     shown.activation = DType::kF32;
     return shown;
   }
+  Memory& memory() override { return device_->memory(); }
 
   void embed(const ops::EmbedArgs& host) override;
   void draft_input(const ops::DraftInputArgs& host) override;
@@ -52,6 +53,19 @@ class StagedOps final : public ops::Ops {
   void experts(const ops::ExpertsArgs& host) override;
   void finish(const ops::FinishArgs& host) override;
   void sample(const ops::SampleArgs& host) override;
+
+  ops::RoundState begin_round(const ops::RoundInputs& inputs) override {
+    return device_->begin_round(inputs);
+  }
+  ops::RoundRows use_rows(ops::RoundPart part, int spans, int rows) override {
+    return device_->use_rows(part, spans, rows);
+  }
+  void draw(const ops::DrawArgs& args) override { device_->draw(args); }
+  void accept(const ops::AcceptArgs& args) override { device_->accept(args); }
+  void take_drafts(const ops::TakeDraftsArgs& args) override { device_->take_drafts(args); }
+  void advance(const ops::AdvanceArgs& args) override { device_->advance(args); }
+  void end_round() override { device_->end_round(); }
+  ops::RoundReport read_round() override { return device_->read_round(); }
 
  private:
   Staging stage() { return {cache_, traits_}; }

@@ -9,7 +9,8 @@
 
 namespace tessera::test {
 
-/// Presents FP32 activations; index keys have the type of `device`.
+/// Presents FP32 activations; index keys have the type of `device`. The ops of a round go on as
+/// they are: their state lies in `memory()`, the device's, and so must what their arguments name.
 std::unique_ptr<ops::Ops> make_staged_ops(std::unique_ptr<ops::Ops> device);
 
 }  // namespace tessera::test

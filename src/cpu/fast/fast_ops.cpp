@@ -5,12 +5,13 @@
 #include "cpu/bookkeeping.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/fast/fast_kernels.h"
+#include "cpu/round.h"
 #include "cpu/sample.h"
 
 namespace tessera::cpu {
 namespace {
 
-class FastOps final : public ops::Ops {
+class FastOps final : public RoundOps {
  public:
   std::string_view name() const override { return "cpu fast"; }
 
@@ -39,6 +40,7 @@ class FastOps final : public ops::Ops {
          why},
         {"finish", "rows copied", "memory bound"},
         {"sample", "a row per thread, in double", "a heap for top-k, halving for top-p"},
+        {"round", "draws as in sample, then plain loops", "a few integers per row"},
     };
   }
 

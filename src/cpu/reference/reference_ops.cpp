@@ -3,12 +3,13 @@
 #include "cpu/bookkeeping.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/reference/reference_kernels.h"
+#include "cpu/round.h"
 #include "cpu/sample.h"
 
 namespace tessera::cpu {
 namespace {
 
-class ReferenceOps final : public ops::Ops {
+class ReferenceOps final : public RoundOps {
  public:
   std::string_view name() const override { return "cpu reference"; }
 
@@ -18,7 +19,7 @@ class ReferenceOps final : public ops::Ops {
     std::vector<ops::KernelNote> notes;
     for (const char* op : {"embed", "draft_input", "linear", "mixer", "combine", "gdn", "ngram_ids",
                            "ngram_gather", "ple_mix", "qsa_front", "qsa_select", "qsa_attend",
-                           "router", "experts", "finish", "sample"})
+                           "router", "experts", "finish", "sample", "round"})
       notes.push_back({op, "plain loops, double accumulation", "the oracle was asked for"});
     return notes;
   }

@@ -10,14 +10,21 @@
 
 namespace tessera::cuda::device {
 
-/// Filled by Context::begin. `spans` are host RowSpans copied as they are: slot and pages point to
-/// device memory.
+/// Filled by Context::begin, or by the kernels of a round. `spans` are host RowSpans copied as they
+/// are: slot and pages point to device memory. NOTE: because of rounds, spans, ids and positions
+/// may be read after wait_for_inputs() only.
 struct Batch {
   const ops::RowSpan* spans = nullptr;  // [num_spans]
   const int32_t* row_span = nullptr;    // [num_rows] index of the span of each row
   int num_spans = 0;
   int num_rows = 0;
 };
+
+/// Whether `row`, which belongs to `span`, is one to work on: when the text of a sequence ends
+/// within a round, its rows stay in the launch but its span has none of them.
+__device__ __forceinline__ bool holds_row(const ops::RowSpan& span, int64_t row) {
+  return row - span.row_begin < span.num_rows;
+}
 
 __device__ __forceinline__ std::byte* ring_entry(const ops::RingRef& ring, std::byte* slot,
                                                  int64_t position) {

@@ -2,25 +2,12 @@
 // End of a launch: one block per sequence stores its last wide row and its last token ids, one
 // block per wanted row of logits copies that row.
 #include "cuda/cuda_kernels.h"
-#include "cuda/device/bf16.cuh"
+#include "cuda/device/copy_row.cuh"
 #include "cuda/device/pdl.cuh"
 
 namespace tessera::cuda {
 namespace device {
 namespace {
-
-/// All threads of the block together; 16 bytes at a time where both ends allow it.
-template <class Config>
-__device__ __forceinline__ void copy_row(Bf16* to, const Bf16* from, int width) {
-  const auto address = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
-  const auto thread = static_cast<int>(threadIdx.x);
-  if (address % kVectorBytes == 0 && width % kVectorBf16 == 0) {
-    for (int index = thread; index < width / kVectorBf16; index += Config::kThreads)
-      reinterpret_cast<uint4*>(to)[index] = reinterpret_cast<const uint4*>(from)[index];
-    return;
-  }
-  for (int index = thread; index < width; index += Config::kThreads) to[index] = from[index];
-}
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) finish(ops::FinishArgs args, Batch batch) {

@@ -61,14 +61,30 @@ void bound_edits(const ops::SampleArgs& args, const SamplePlan& plan, int* bound
 
 const char kPinnedTag = 0;
 
+void check_vocab(int vocab) {
+  if (vocab > kSampleMaxVocab)
+    throw std::invalid_argument("sampling on the device: a vocabulary of " + std::to_string(vocab) +
+                                " ids, at most " + std::to_string(kSampleMaxVocab));
+}
+
+void launch_rows(Context& context, const SamplePlan& plan, int rows,
+                 const device::SampleKernelArgs& args) {
+  const LaunchShape shape{
+      .grid = {static_cast<unsigned>(rows) * static_cast<unsigned>(plan.blocks)},
+      .block = {kSampleThreads},
+      .shared_bytes = plan.shared_bytes,
+      .cluster = static_cast<unsigned>(plan.blocks)};
+  const auto kernel = plan.best_only   ? device::sample<BestOnly>
+                      : plan.in_shared ? device::sample<SliceInShared>
+                                       : device::sample<SliceInPlace>;
+  launch(context, shape, kernel, args);
+}
+
 }  // namespace
 
 void launch_sample(Context& context, const ops::SampleArgs& args) {
   if (args.rows.empty()) return;
-  if (args.vocab > kSampleMaxVocab)
-    throw std::invalid_argument("sampling on the device: a vocabulary of " +
-                                std::to_string(args.vocab) + " ids, at most " +
-                                std::to_string(kSampleMaxVocab));
+  check_vocab(args.vocab);
   const SamplePlan plan = plan_sample(args, context.gpu(), sizeof(device::SampleShared));
   const PinnedLayout layout(args, plan.blocks);
   auto* pinned = static_cast<std::byte*>(context.pinned(&kPinnedTag, layout.bytes));
@@ -91,17 +107,22 @@ void launch_sample(Context& context, const ops::SampleArgs& args) {
                     ? static_cast<float*>(context.scratch(
                           args.rows.size() * static_cast<size_t>(args.vocab) * sizeof(float)))
                     : nullptr};
-  const LaunchShape shape{
-      .grid = {static_cast<unsigned>(args.rows.size()) * static_cast<unsigned>(plan.blocks)},
-      .block = {kSampleThreads},
-      .shared_bytes = plan.shared_bytes,
-      .cluster = static_cast<unsigned>(plan.blocks)};
-  const auto kernel = plan.best_only   ? device::sample<BestOnly>
-                      : plan.in_shared ? device::sample<SliceInShared>
-                                       : device::sample<SliceInPlace>;
-  launch(context, shape, kernel, kernel_args);
+  launch_rows(context, plan, static_cast<int>(args.rows.size()), kernel_args);
   check(cudaStreamSynchronize(context.stream()));
   std::copy_n(results, args.rows.size(), args.results.begin());
+}
+
+void launch_draw(Context& context, const ops::DrawArgs& args) {
+  check_vocab(args.vocab);
+  const SamplePlan plan =
+      plan_draw(args.vocab, args.best_only, context.gpu(), sizeof(device::SampleShared));
+  launch_rows(context, plan, args.rows,
+              {.logits = args.logits,
+               .vocab = args.vocab,
+               .slice = plan.slice,
+               .of_round = true,
+               .rows = args.settings,
+               .results = args.results});
 }
 
 ops::KernelNote note_sample(const GpuSpec& gpu) {

@@ -14,11 +14,13 @@ struct SampleKernelArgs {
   const float* logits = nullptr;  // [rows, vocab]
   int vocab = 0;
   int slice = 0;  // logits of a block
-  // Pinned host memory, ready before the launch.
+  // Of the host: pinned memory, ready before the launch, results cleared. Of a round: `rows` are
+  // what an earlier kernel wrote, without edits, and results are arbitrary.
+  bool of_round = false;
   const ops::SampleRow* rows = nullptr;
   const int* edit_bounds = nullptr;       // [rows, blocks + 1]: edits of each slice
   const ops::LogitEdit* edits = nullptr;  // of all rows
-  ops::SampledToken* results = nullptr;   // [rows], cleared before the launch
+  ops::SampledToken* results = nullptr;   // [rows]
   float* copies = nullptr;                // [rows, vocab] scratch for edited logits, or nullptr
 };
 
@@ -292,6 +294,25 @@ __device__ __forceinline__ void sample_row(const SampleKernelArgs& args, int row
   draw(group, slice, row, cut, weigh, done);
 }
 
+/// The words of a plain struct by as many threads of a block, from thread 0 on.
+template <class T>
+__device__ __forceinline__ void copy_words(T* to, const T* from) {
+  constexpr int kWords = sizeof(T) / sizeof(uint32_t);
+  static_assert(kWords * sizeof(uint32_t) == sizeof(T) && kWords <= kSampleThreads);
+  const auto word = static_cast<int>(threadIdx.x);
+  if (word < kWords)
+    reinterpret_cast<uint32_t*>(to)[word] = reinterpret_cast<const uint32_t*>(from)[word];
+}
+
+/// The first exchange of the group, which precedes every other write of a result, orders this one.
+__device__ __forceinline__ void clear_result(const SampleGroup& group, ops::SampledToken* result) {
+  constexpr int kWords = sizeof(ops::SampledToken) / sizeof(uint32_t);
+  static_assert(kWords * sizeof(uint32_t) == sizeof(ops::SampledToken));
+  static_assert(static_cast<int>(ops::SampleStatus::kDrawn) == 0 && kWords <= kSampleThreads);
+  if (group.rank() == 0 && static_cast<int>(threadIdx.x) < kWords)
+    reinterpret_cast<uint32_t*>(result)[threadIdx.x] = 0;
+}
+
 /// One block, or one cluster, per row.
 template <class Config>
 __global__ void __launch_bounds__(kSampleThreads)
@@ -300,19 +321,21 @@ __global__ void __launch_bounds__(kSampleThreads)
   SampleShared& shared = *reinterpret_cast<SampleShared*>(storage);
   SampleGroup group(shared);
   const int row = static_cast<int>(blockIdx.x) / group.blocks();
-  constexpr int kRowWords = sizeof(ops::SampleRow) / sizeof(uint32_t);
-  static_assert(kRowWords <= kWarp);
-  // The host wrote these before the launch: no kernel has to be waited for.
-  if (static_cast<int>(threadIdx.x) < kRowWords)
-    reinterpret_cast<uint32_t*>(&shared.row)[threadIdx.x] =
-        reinterpret_cast<const uint32_t*>(args.rows + row)[threadIdx.x];
-  if (threadIdx.x == kWarp) {
-    const int* bounds = args.edit_bounds + row * (group.blocks() + 1) + group.rank();
-    shared.edits_begin = bounds[0];
-    shared.edits_end = bounds[1];
+  if (!args.of_round) {
+    // The host wrote these before the launch: no kernel has to be waited for.
+    copy_words(&shared.row, args.rows + row);
+    if (threadIdx.x == kWarp) {
+      const int* bounds = args.edit_bounds + row * (group.blocks() + 1) + group.rank();
+      shared.edits_begin = bounds[0];
+      shared.edits_end = bounds[1];
+    }
   }
   allow_next_kernel();
   wait_for_inputs();
+  if (args.of_round) {
+    copy_words(&shared.row, args.rows + row);
+    clear_result(group, args.results + row);
+  }
   __syncthreads();  // the row's settings are there
   sample_row<Config>(args, row, group, reinterpret_cast<float*>(&shared + 1));
   cluster_sync();  // nobody leaves while others read its shared memory

@@ -33,23 +33,29 @@ inline bool needs_passes(const ops::SampleRow& row) {
   return row.temperature != 0.0F || row.top_logprobs >= 0 || row.num_edits > 0;
 }
 
-/// `base_bytes`: shared memory of a block without its slice. The tokens do not depend on the plan.
-inline SamplePlan plan_sample(const ops::SampleArgs& args, const GpuSpec& gpu, size_t base_bytes) {
+/// Of rows without edits. `base_bytes`: shared memory of a block without its slice. The tokens do
+/// not depend on the plan.
+inline SamplePlan plan_draw(int vocab, bool best_only, const GpuSpec& gpu, size_t base_bytes) {
   constexpr int kOneBlockVocab = 16384;
   SamplePlan plan;
-  plan.blocks = gpu.is_hopper() && args.vocab > kOneBlockVocab ? kSampleMaxBlocks : 1;
-  const int share = (args.vocab + plan.blocks - 1) / plan.blocks;
+  plan.blocks = gpu.is_hopper() && vocab > kOneBlockVocab ? kSampleMaxBlocks : 1;
+  const int share = (vocab + plan.blocks - 1) / plan.blocks;
   plan.slice = (share + kSampleGrain - 1) / kSampleGrain * kSampleGrain;
   plan.shared_bytes = base_bytes;
-  plan.best_only = std::none_of(args.rows.begin(), args.rows.end(), needs_passes);
+  plan.best_only = best_only;
   if (plan.best_only) return plan;
   const size_t with_slice = base_bytes + static_cast<size_t>(plan.slice) * sizeof(float);
   plan.in_shared = with_slice <= gpu.shared_bytes_per_block;
-  if (plan.in_shared)
-    plan.shared_bytes = with_slice;
-  else
-    plan.copies = std::any_of(args.rows.begin(), args.rows.end(),
-                              [](const ops::SampleRow& row) { return row.num_edits > 0; });
+  if (plan.in_shared) plan.shared_bytes = with_slice;
+  return plan;
+}
+
+inline SamplePlan plan_sample(const ops::SampleArgs& args, const GpuSpec& gpu, size_t base_bytes) {
+  const bool best_only = std::none_of(args.rows.begin(), args.rows.end(), needs_passes);
+  SamplePlan plan = plan_draw(args.vocab, best_only, gpu, base_bytes);
+  plan.copies = !plan.best_only && !plan.in_shared &&
+                std::any_of(args.rows.begin(), args.rows.end(),
+                            [](const ops::SampleRow& row) { return row.num_edits > 0; });
   return plan;
 }
 
