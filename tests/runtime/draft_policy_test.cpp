@@ -33,7 +33,7 @@ int depth_of(const DraftPolicy& policy, const AcceptanceRates& rates, int copies
 
 TEST(DraftPolicy, ExpectedTokensFollowTheRates) {
   EXPECT_DOUBLE_EQ(AcceptanceRates().expected_tokens(0), 1.0);
-  EXPECT_NEAR(rates_of({kMost}).expected_tokens(kMost), 1 + kMost, 0.1);
+  EXPECT_NEAR(rates_of({kMost}, 40).expected_tokens(kMost), 1 + kMost, 0.1);
   EXPECT_NEAR(rates_of({0}).expected_tokens(kMost), 1.0, 0.1);
   // Places behind a rejected draft keep what they knew.
   EXPECT_NEAR(rates_of({0, kMost}).expected_tokens(1), 1.5, 0.15);
@@ -77,11 +77,6 @@ TEST(DraftPolicy, PlainRoundsDoNotForgetWhatDeepOnesCost) {
   DraftPolicy policy = policy_of(10, 0.1, 0.2);
   for (int round = 0; round < 1000; ++round) policy.trunk_launch(1, 10.1);
   EXPECT_EQ(depth_of(policy, rates_of({kMost})), kMost);
-  // What slows the plain ones down, a longer context say, slows the deep ones down.
-  DraftPolicy slowed = policy_of(10, 10, 0.2);
-  EXPECT_EQ(depth_of(slowed, rates_of({0, 1})), 0);
-  for (int round = 0; round < 1000; ++round) slowed.trunk_launch(1, 40);
-  EXPECT_EQ(depth_of(slowed, rates_of({0, 1})), 0);
 }
 
 TEST(DraftPolicy, ATrialEndsWhereTheBestThatCanComeDoesNotPay) {
