@@ -59,7 +59,8 @@ void finish(const ops::FinishArgs& args) {
   for (const ops::RowSpan& span : args.batch.spans) {
     if (span.num_rows == 0) continue;
     const auto last = static_cast<size_t>(span.row_begin + span.num_rows - 1);
-    std::memcpy(span.slot + args.wide_offset, wide + last * width, width * sizeof(float));
+    if (args.keeps_wide)
+      std::memcpy(span.slot + args.wide_offset, wide + last * width, width * sizeof(float));
     for (int row = std::max(0, span.num_rows - args.token_ring.slots); row < span.num_rows; ++row) {
       const int64_t id = args.ids[span.row_begin + row];
       std::memcpy(args.token_ring.entry(span.slot, span.position + row), &id, sizeof id);

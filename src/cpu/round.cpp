@@ -54,29 +54,27 @@ void store(std::byte* slot, size_t offset, T value) {
   std::memcpy(slot + offset, &value, sizeof value);
 }
 
-/// What the slot keeps of the launch, whose last row `finish` took for text.
+/// What the slot keeps of the launch.
 void store_counts(const ops::AcceptArgs& args, int index, int kept) {
   const ops::RowSpan& span = args.state.spans[index];
   if (args.pending) store(span.slot, args.accepted_offset, static_cast<int32_t>(kept));
   if (kept == 0) return;
   if (index < args.drafting) store(span.slot, args.draft_rows_offset, span.position + kept);
-  if (kept == span.num_rows) return;
   const auto width = static_cast<size_t>(args.width);
   const auto last = static_cast<size_t>(span.row_begin + kept - 1);
   std::memcpy(span.slot + args.wide_offset, floats(args.wide) + last * width,
               width * sizeof(float));
 }
 
-/// The row of the draft layer from which the next token but one is drawn.
+/// The row of the draft layer from which the next token but one is drawn. Of a text that has ended,
+/// all rows from here on lie behind it, where nothing counts.
 void prepare_live_row(const ops::RoundState& state, int index, const ops::RoundOutcome& outcome) {
   const ops::RowSpan& span = state.spans[index];
-  const int row = span.row_begin + outcome.kept - 1;
-  const int64_t position = span.position + outcome.kept - 1;
+  const int row = span.row_begin + std::max(outcome.kept - 1, 0);
+  const int64_t position = span.position + outcome.kept - (outcome.ended != 0 ? 0 : 1);
   state.draft_spans[index].position = position;
-  state.draft_spans[index].num_rows = outcome.ended != 0 ? 0 : 1;
   state.draft_ids[index] = token_of(state.drawn[row]);
   set_position(state.draft_positions, index, position);
-  // Nobody reads the source of a text that has ended, but it is one in every launch.
   state.draft_sources[index] = outcome.ended != 0 ? index : row;
   state.draft_settings[index].position = position + 2;
 }
@@ -115,11 +113,10 @@ void RoundOps::accept(const ops::AcceptArgs& args) {
     const ops::RowSpan& span = state.spans[index];
     ops::RoundSequence& sequence = state.sequences[index];
     ops::RoundOutcome& outcome = state.outcomes[index];
-    outcome = span.num_rows == 0 ? ops::RoundOutcome{.ended = 1} : judge(state, span, sequence);
-    store_counts(args, index, outcome.kept);
-    if (outcome.kept == 0) continue;
+    outcome = sequence.left == 0 ? ops::RoundOutcome{.ended = 1} : judge(state, span, sequence);
     for (int inner = 0; inner < span.num_rows; ++inner)
       state.next_ids[span.row_begin + inner] = token_of(state.drawn[span.row_begin + inner]);
+    store_counts(args, index, outcome.kept);
     sequence.left = outcome.ended != 0 ? 0 : sequence.left - outcome.kept;
     prepare_live_row(state, index, outcome);
   }
@@ -129,7 +126,6 @@ void RoundOps::take_drafts(const ops::TakeDraftsArgs& args) {
   const ops::RoundState& state = args.state;
   for (int index = 0; index < args.count; ++index) {
     ops::RowSpan& live = state.draft_spans[index];
-    if (live.num_rows == 0) continue;
     const int32_t number = token_of(state.drafted[index]);
     const int32_t draft = args.listed != nullptr ? args.listed[number] : number;
     state.outcomes[index].drafts[static_cast<size_t>(args.place)] = draft;
@@ -157,7 +153,6 @@ void RoundOps::advance(const ops::AdvanceArgs& args) {
       set_position(state.positions, row, position);
       state.settings[row].position = position + 1;
     }
-    if (outcome.ended != 0) span.num_rows = 0;
   }
 }
 

@@ -163,6 +163,7 @@ void TextModel::finish(const Launch& launch) {
                .wide = pass_->wide,
                .width = config_.wide(),
                .batch = launch.batch,
+               .keeps_wide = !launch.in_round,
                .token_ring = layout_.ring(StatePart::kTokenIds, 0),
                .wide_offset = layout_.offset(StatePart::kWideResidual, 0),
                .logit_rows = pass_->inputs.logit_rows,

@@ -41,6 +41,8 @@ struct Launch {
   /// Decode role, with a draft layer: GDN applies the rows that were accepted since the last such
   /// launch, and leaves its own pending (ops::GdnArgs::verify).
   bool verify = false;
+  bool in_round =
+      false;  // the wide row of each sequence is stored when it is known (ops::AcceptArgs)
   Tap* tap = nullptr;
 };
 

@@ -53,7 +53,8 @@ void TextModel::run_round_trunk(const ops::RoundState& state, const RoundShape& 
   run({.batch = rows.batch,
        .logit_rows = {rows.buffers.logit_rows, static_cast<size_t>(state.num_rows)},
        .budget_blocks = budget_blocks,
-       .verify = shape.verify});
+       .verify = shape.verify,
+       .in_round = true});
   ops_.draw({.logits = pass_->logits,
              .vocab = config_.vocab_size,
              .rows = state.num_rows,

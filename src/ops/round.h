@@ -54,7 +54,7 @@ struct RoundState {
   int num_spans = 0;
   int num_rows = 0;
   // Rows of the trunk.
-  RowSpan* spans = nullptr;        // [spans]; no rows once the text has ended
+  RowSpan* spans = nullptr;        // [spans]
   int32_t* ids = nullptr;          // [rows] pending token, then drafts
   int32_t* positions = nullptr;    // [rows, 3]
   int32_t* row_numbers = nullptr;  // [rows] 0, 1, 2 ..: every row's logits, every row as a source
@@ -109,7 +109,7 @@ struct DrawArgs {
 /// ended: kept = 1 + the drafts that equal the draw before them, up to the row whose draw ends the
 /// text (a stop token, the last token that it may get, a draw that failed); the outcome; the slot's
 /// counts; the stored wide row; the live row. One that has ended keeps nothing, and its slot's
-/// accepted count becomes 0.
+/// accepted count becomes 0: its rows go on to be computed, at positions behind the text.
 struct AcceptArgs {
   RoundState state;
   const void* wide = nullptr;  // [rows, width] activations of the trunk
@@ -131,8 +131,8 @@ struct TakeDraftsArgs {
   int count = 0;
 };
 
-/// The rows of the next round: positions, ids and settings; none for a text that has ended. A
-/// sequence has as many rows as before: the first are the last draw and the drafts.
+/// The rows of the next round: positions, ids and settings. A sequence has as many rows as before:
+/// the first are the last draw and the drafts.
 struct AdvanceArgs {
   RoundState state;
 };

@@ -128,11 +128,10 @@ void start_round(const RoundInputs& inputs, const RoundState& state) {
       start_row(state, row, inputs.ids[static_cast<size_t>(row)], span.position + inner,
                 sequence.draw);
     }
-    if (sequence.left <= 0) span.num_rows = 0;
     RowSpan& live = state.draft_spans[index];
     live = span;
     live.row_begin = index;
-    live.num_rows = span.num_rows == 0 ? 0 : 1;
+    live.num_rows = 1;
     state.draft_sources[index] = index;
     SampleRow& drafting = state.draft_settings[index];
     drafting = sequence.draw;

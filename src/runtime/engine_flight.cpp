@@ -117,6 +117,7 @@ void EngineLoop::describe_flight(std::span<const ops::RoundSequence> settings) {
     shape.best_only &= each.draw.temperature == 0.0F && each.draw.top_logprobs < 0;
   }
   flight_.steady = true;
+  bool keeps_any = false;
   for (Turn& turn : flight_.turns) {
     RunningRequest& running = *turn.running;
     const auto rows = static_cast<int>(turn.ids.size());
@@ -124,7 +125,11 @@ void EngineLoop::describe_flight(std::span<const ops::RoundSequence> settings) {
     turn.depth = running.next_depth;
     running.drafts.clear();
     flight_.rows += rows;
-    shape.verify |= rows > 1;
+    // The next round computes rows of a text that ends in this one. Pending, they leave no trace in
+    // a state that is kept.
+    const bool keeps = running.request.keep_state;
+    shape.verify |= rows > 1 || (keeps && model_->has_draft());
+    keeps_any |= keeps;
     flight_.steady &= turn.depth == rows - 1;
     if (running.depth > 0) {
       ++shape.lagging_spans;
@@ -132,6 +137,7 @@ void EngineLoop::describe_flight(std::span<const ops::RoundSequence> settings) {
     }
     for (int place = 0; place < turn.depth; ++place) ++shape.drafting[static_cast<size_t>(place)];
   }
+  flight_.alone &= shape.verify || !keeps_any;
 }
 
 /// A round that cannot be launched ends its requests.

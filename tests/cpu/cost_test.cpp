@@ -112,7 +112,7 @@ TEST(CostTest, StepsOfARoundMoveAFewIntegersPerRow) {
   EXPECT_EQ(accept(4, 1, false, 0).bytes_written - accept(3, 1, false, 0).bytes_written, 4);
   EXPECT_EQ(accept(4, 2, true, 0).bytes_written - accept(4, 2, false, 0).bytes_written, 2 * 4);
   EXPECT_EQ(accept(4, 2, true, 1).bytes_written - accept(4, 2, true, 0).bytes_written, 8);
-  const ops::Cost taken = ops::cost(ops::TakeDraftsArgs{.count = 2});
+  const ops::Cost taken = ops::cost(ops::TakeDraftsArgs{.state = {}, .count = 2});
   EXPECT_EQ(taken.bytes_read, 2 * (2 * 4 + 2 * 8));
   EXPECT_EQ(taken.bytes_written, 2 * (6 * 4 + 2 * 8));
   const auto advance = [](int rows, int spans) {

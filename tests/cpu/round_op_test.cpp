@@ -106,7 +106,7 @@ TEST_P(RoundOpTest, ADrawThatFailedEndsTheText) {
 }
 
 /// The round after the last one applies what it kept, and the round after that nothing.
-TEST_P(RoundOpTest, ATextThatHasEndedHasNoRows) {
+TEST_P(RoundOpTest, ATextThatHasEndedKeepsNothing) {
   std::vector<RoundText> texts = {some_text(2, 2), some_text(2), some_text(2)};
   RoundWorld round = world(texts);
   std::vector<ops::SampledToken> drawn;

@@ -113,22 +113,22 @@ void RoundWorld::accept(const std::vector<ops::SampledToken>& drawn, const Accep
     RoundText& text = texts[index];
     const auto first = static_cast<size_t>(first_rows_[index]);
     text.accept(std::span(drawn).subspan(first, text.ids.size()));
-    const size_t slot = index * slot_bytes_;
-    if (how.pending) put(want_slots_, slot + kAcceptedAt, static_cast<int32_t>(text.kept));
-    if (text.kept == 0) continue;
-    const auto kept = static_cast<size_t>(text.kept);
-    if (static_cast<int>(index) < how.drafting)
-      put(want_slots_, slot + kDraftRowsAt, text.position + text.kept);
-    if (kept < text.ids.size())
-      std::memcpy(want_slots_.data() + slot + kWideAt,
-                  wide_bytes_.data() + (first + kept - 1) * row_bytes_, row_bytes_);
     for (size_t row = first; row < first + text.ids.size(); ++row)
       next_ids_[row] = token_of(drawn[row]);
-    live_[index] = {
-        .span = {.num_rows = text.ended ? 0 : 1, .position = text.position + text.kept - 1},
-        .id = text.pending,
-        .source = static_cast<int32_t>(first + kept - 1),
-        .draw_position = text.position + text.kept + 1};
+    const size_t slot = index * slot_bytes_;
+    if (how.pending) put(want_slots_, slot + kAcceptedAt, static_cast<int32_t>(text.kept));
+    const size_t last = first + static_cast<size_t>(std::max(text.kept - 1, 0));
+    if (text.kept > 0) {
+      if (static_cast<int>(index) < how.drafting)
+        put(want_slots_, slot + kDraftRowsAt, text.position + text.kept);
+      std::memcpy(want_slots_.data() + slot + kWideAt, wide_bytes_.data() + last * row_bytes_,
+                  row_bytes_);
+    }
+    const int64_t position = text.position + text.kept - (text.ended ? 0 : 1);
+    live_[index] = {.position = position,
+                    .id = token_of(drawn[last]),
+                    .source = static_cast<int32_t>(text.ended ? index : last),
+                    .draw_position = position + 2};
   }
 }
 
@@ -144,12 +144,11 @@ void RoundWorld::take_drafts(const std::vector<ops::SampledToken>& drafted, int 
        .count = static_cast<int>(drafted.size())});
   for (size_t index = 0; index < drafted.size(); ++index) {
     Live& live = live_[index];
-    if (live.span.num_rows == 0) continue;
     const auto number = static_cast<size_t>(token_of(drafted[index]));
     live.id = listed.empty() ? static_cast<int32_t>(number) : listed[number];
     texts[index].drafts[static_cast<size_t>(place)] = live.id;
     live.source = static_cast<int32_t>(index);
-    ++live.span.position;
+    ++live.position;
     ++live.draw_position;
   }
 }
@@ -194,18 +193,12 @@ void RoundWorld::expect_live_rows() {
   const auto settings = read(state_.draft_settings, texts.size());
   for (size_t index = 0; index < texts.size(); ++index) {
     const Live& live = live_[index];
-    if (live.span.num_rows == 0) {
-      ASSERT_EQ(spans[index].num_rows, 0) << index;
-      // A row of every launch all the same.
-      ASSERT_EQ(sources[index], static_cast<int32_t>(index));
-      continue;
-    }
     ASSERT_NO_FATAL_FAILURE(
-        expect_span(spans[index], index, static_cast<int>(index), 1, live.span.position));
+        expect_span(spans[index], index, static_cast<int>(index), 1, live.position));
     ASSERT_EQ(ids[index], live.id) << index;
     ASSERT_EQ(sources[index], live.source) << index;
     const auto* own = positions.data() + 3 * index;
-    ASSERT_EQ(std::vector<int32_t>(own, own + 3), three_axes(live.span.position)) << index;
+    ASSERT_EQ(std::vector<int32_t>(own, own + 3), three_axes(live.position)) << index;
     ops::SampleRow want = texts[index].settings.draw;
     want.position = live.draw_position;
     want.valid_vocab = texts[index].settings.draft_vocab;
@@ -224,7 +217,7 @@ void RoundWorld::expect_advanced() {
     const RoundText& text = texts[index];
     const auto rows = static_cast<int>(text.ids.size());
     ASSERT_NO_FATAL_FAILURE(
-        expect_span(spans[index], index, first_rows_[index], text.ended ? 0 : rows, text.position));
+        expect_span(spans[index], index, first_rows_[index], rows, text.position));
     for (int inner = 0; inner < rows; ++inner) {
       const auto row = static_cast<size_t>(first_rows_[index] + inner);
       ASSERT_EQ(ids[row], text.ids[static_cast<size_t>(inner)]) << "row " << row;

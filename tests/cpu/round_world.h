@@ -56,7 +56,7 @@ class RoundWorld {
   static constexpr size_t kAcceptedAt = 12, kDraftRowsAt = 24, kWideAt = 48;
   /// What the draft layer reads next of a sequence.
   struct Live {
-    ops::RowSpan span{};
+    int64_t position = 0;
     int32_t id = 0, source = 0;
     int64_t draw_position = 0;
   };

@@ -20,12 +20,6 @@ struct Batch {
   int num_rows = 0;
 };
 
-/// Whether `row`, which belongs to `span`, is one to work on: when the text of a sequence ends
-/// within a round, its rows stay in the launch but its span has none of them.
-__device__ __forceinline__ bool holds_row(const ops::RowSpan& span, int64_t row) {
-  return row - span.row_begin < span.num_rows;
-}
-
 __device__ __forceinline__ std::byte* ring_entry(const ops::RingRef& ring, std::byte* slot,
                                                  int64_t position) {
   // Ring sizes are powers of two (StateLayout), positions are not negative.

@@ -25,8 +25,9 @@ __global__ void __launch_bounds__(Config::kThreads) finish(ops::FinishArgs args,
   const ops::RowSpan span = batch.spans[block];
   if (span.num_rows == 0) return;
   const auto last = static_cast<size_t>(span.row_begin + span.num_rows - 1);
-  copy_row<Config>(reinterpret_cast<Bf16*>(span.slot + args.wide_offset), wide + last * width,
-                   args.width);
+  if (args.keeps_wide)
+    copy_row<Config>(reinterpret_cast<Bf16*>(span.slot + args.wide_offset), wide + last * width,
+                     args.width);
   // Older ids would be overwritten in the ring by these.
   const int oldest = max(0, span.num_rows - args.token_ring.slots);
   for (int row = oldest + static_cast<int>(threadIdx.x); row < span.num_rows;

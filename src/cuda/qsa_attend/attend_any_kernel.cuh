@@ -69,7 +69,6 @@ __global__ void __launch_bounds__(Config::kThreads)
   allow_next_kernel();
 
   const ops::RowSpan& span = batch.spans[batch.row_span[row]];
-  if (!holds_row(span, row)) return;  // the whole block
   const RowTokens list(args, span, row);
   for (int col = thread; col < dim; col += Config::kThreads) {
     query[col] = to_float(static_cast<const Bf16*>(args.q)[vector + static_cast<size_t>(col)]);

@@ -125,7 +125,6 @@ __device__ AttendRows find_rows(const Batch& batch, int index) {
   if constexpr (kMost == 1) {
     if (index >= batch.num_rows) return {};
     const ops::RowSpan& span = batch.spans[batch.row_span[index]];
-    if (!holds_row(span, index)) return {};
     return {index, 1, span.position + (index - span.row_begin), span.pages};
   } else {
     int span_index = 0, part = 0;

@@ -180,7 +180,6 @@ __global__ void __launch_bounds__(kFrontThreads, 2)
   const int64_t row = warp / plan.tasks_per_row;
   if (row >= batch.num_rows) return;
   const ops::RowSpan span = batch.spans[batch.row_span[row]];
-  if (!holds_row(span, row)) return;
   const AnyFrontRow front{
       .args = args, .span = span, .row = row, .token = span.position + row - span.row_begin};
   front.run(plan.first_task + static_cast<int>(warp % plan.tasks_per_row));

@@ -247,7 +247,6 @@ __global__ void __launch_bounds__(kFrontThreads, 3)
   const int row = warp / plan.warps_per_row;
   if (row >= batch.num_rows) return;
   const ops::RowSpan span = batch.spans[batch.row_span[row]];
-  if (!holds_row(span, row)) return;
   const Angle angle =
       rope_angle(inv_freq, args.positions[row * kAxes + axis], args.rope.attention_scale);
   const FrontRow front{.args = args,

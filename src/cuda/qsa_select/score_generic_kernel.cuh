@@ -33,7 +33,6 @@ __global__ void __launch_bounds__(kScoreThreads)
   wait_for_inputs();
   const int row = select.row_begin + static_cast<int>(blockIdx.x);
   const ops::RowSpan span = batch.spans[batch.row_span[row]];
-  if (!holds_row(span, row)) return;
   const int visible = select.visible(span, row);
   if (visible <= select.budget) return;
   const int per_page = select.shape.blocks_per_page();

@@ -64,16 +64,15 @@ __device__ __forceinline__ void store(std::byte* slot, size_t offset, T value) {
   *reinterpret_cast<T*>(slot + offset) = value;
 }
 
-/// One thread. The row of the draft layer from which the next token but one is drawn.
+/// One thread. The row of the draft layer from which the next token but one is drawn. Of a text
+/// that has ended, all rows from here on lie behind it, where nothing counts.
 __device__ __forceinline__ void prepare_live_row(const ops::RoundState& state, int index,
                                                  const ops::RowSpan& span, const Verdict& verdict) {
-  const int row = span.row_begin + verdict.kept - 1;
-  const int64_t position = span.position + verdict.kept - 1;
+  const int row = span.row_begin + max(verdict.kept - 1, 0);
+  const int64_t position = span.position + verdict.kept - (verdict.ended ? 0 : 1);
   state.draft_spans[index].position = position;
-  state.draft_spans[index].num_rows = verdict.ended ? 0 : 1;
   state.draft_ids[index] = token_of(state.drawn[row]);
   set_position(state.draft_positions, index, position);
-  // Nobody reads the source of a text that has ended, but it is one in every launch.
   state.draft_sources[index] = verdict.ended ? index : row;
   state.draft_settings[index].position = position + 2;
 }
@@ -84,8 +83,7 @@ __device__ __forceinline__ void store_verdict(const ops::AcceptArgs& args, int i
   const ops::RoundState& state = args.state;
   state.outcomes[index] = {.kept = verdict.kept, .ended = verdict.ended ? 1 : 0};
   if (args.pending) store(span.slot, args.accepted_offset, static_cast<int32_t>(verdict.kept));
-  if (verdict.kept == 0) return;
-  if (index < args.drafting)
+  if (verdict.kept > 0 && index < args.drafting)
     store<int64_t>(span.slot, args.draft_rows_offset, span.position + verdict.kept);
   int32_t& left = state.sequences[index].left;
   left = verdict.ended ? 0 : left - verdict.kept;
@@ -103,12 +101,10 @@ __global__ void __launch_bounds__(Config::kThreads)
   const int index = static_cast<int>(blockIdx.x);
   if (index == 0 && threadIdx.x == 0) state.times->accepted = global_nanoseconds();
   const ops::RowSpan span = state.spans[index];
-  if (span.num_rows == 0) {
-    if (threadIdx.x == 0) store_verdict(args, index, span, {.kept = 0, .ended = true});
-    return;
-  }
   if (warp_id() == 0) {
-    const Verdict verdict = judge(state, span, state.sequences[index]);
+    const ops::RoundSequence& sequence = state.sequences[index];
+    Verdict verdict{.kept = 0, .ended = true};
+    if (sequence.left > 0) verdict = judge(state, span, sequence);
     const int row = span.row_begin + lane_id();
     if (lane_id() < span.num_rows) state.next_ids[row] = token_of(state.drawn[row]);
     if (lane_id() == 0) {
@@ -117,7 +113,7 @@ __global__ void __launch_bounds__(Config::kThreads)
     }
   }
   __syncthreads();                         // it is decided
-  if (kept_rows == span.num_rows) return;  // `finish` has stored that row
+  if (kept_rows == 0) return;
   const auto width = static_cast<size_t>(args.width);
   const auto last = static_cast<size_t>(span.row_begin + kept_rows - 1);
   copy_row<Config>(reinterpret_cast<Bf16*>(span.slot + args.wide_offset),
@@ -133,7 +129,6 @@ __global__ void __launch_bounds__(Config::kThreads)
   const ops::RoundState& state = args.state;
   for (int index = static_cast<int>(threadIdx.x); index < args.count; index += Config::kThreads) {
     ops::RowSpan& live = state.draft_spans[index];
-    if (live.num_rows == 0) continue;
     const int32_t number = token_of(state.drafted[index]);
     const int32_t draft = args.listed != nullptr ? args.listed[number] : number;
     const int64_t position = live.position + 1;
@@ -171,7 +166,6 @@ __global__ void __launch_bounds__(Config::kThreads)
   __syncwarp();  // all have read the span
   if (inner != 0) return;
   state.spans[index].position = first;
-  if (outcome.ended != 0) state.spans[index].num_rows = 0;
 }
 
 }  // namespace tessera::cuda::device
