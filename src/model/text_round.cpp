@@ -26,14 +26,14 @@ void TextModel::round(const ops::RoundState& state, const RoundShape& shape, int
                          .buffers = trunk_.wide,
                          .temporaries = block_arena_.base(),
                          .source = draft_.arena.base(),
+                         .lists = shape.share_selection ? draft_lists_.data() : nullptr,
                          .round = state.spans,
                          .verify = shape.verify,
                          .best_only = shape.best_only,
                          .best_drafts = shape.best_drafts,
                          .lagging_spans = shape.lagging_spans,
                          .lagging_rows = shape.lagging_rows,
-                         .drafting = shape.drafting,
-                         .lists = shape.share_selection ? draft_lists_.data() : nullptr};
+                         .drafting = shape.drafting};
   ops_.repeat(key, [&] { run_round(state, shape, budget_blocks); });
 }
 
