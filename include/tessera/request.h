@@ -52,6 +52,18 @@ struct DraftUsage {
   double mean_length() const;
 };
 
+/// Sums over the rounds in which a request decoded: they serve every sequence that is decoding, and
+/// the sums count all of them. What decode_seconds holds beside the two times is acceptance,
+/// delivery, bookkeeping, and prompts that others brought meanwhile.
+struct RoundUsage {
+  int rounds = 0;
+  int tokens = 0;             // that the rounds delivered
+  double verify_seconds = 0;  // launches of the trunk, with the draws from their rows
+  double draft_seconds = 0;   // of the draft layer: rows of delivered tokens, and drafts
+
+  RoundUsage& operator+=(const RoundUsage& other);
+};
+
 struct Usage {
   int prompt_tokens = 0;
   int cached_tokens = 0;  // prompt tokens whose state came from `resume_from`
@@ -59,6 +71,7 @@ struct Usage {
   double prefill_seconds = 0.0;
   double decode_seconds = 0.0;
   DraftUsage drafts{};
+  RoundUsage rounds{};
 };
 
 struct Event {

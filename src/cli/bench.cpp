@@ -2,9 +2,10 @@
 // `tessera bench`: speed at growing contexts, beside the ceilings of this machine.
 #include <tessera/bench.h>
 #include <tessera/json_writer.h>
+#include <algorithm>
 #include <cstdio>
 
-#include "cli/answer_json.h"
+#include "cli/bench_drafts.h"
 #include "cli/command.h"
 #include "cli/session.h"
 #include "cli/terminal.h"
@@ -17,7 +18,6 @@ constexpr double kMega = 1e6;
 constexpr double kMebi = 1024.0 * 1024.0;
 constexpr double kMillisecond = 1e-3;
 constexpr double kMicrosecond = 1e-6;
-constexpr size_t kNumberRoom = 32;
 
 double percent(double value, double ceiling) {
   return ceiling > 0.0 ? 100.0 * value / ceiling : 0.0;
@@ -81,38 +81,6 @@ void print_ops(const std::string& title, const std::vector<OpTiming>& timings,
   }
 }
 
-/// Shares of the drafts at each place of a round that were accepted.
-std::string accepted_by_place(const DraftUsage& drafts) {
-  std::string text;
-  for (size_t place = 0; place < drafts.proposed.size(); ++place) {
-    char share[kNumberRoom];
-    std::snprintf(share, sizeof(share), " %.2f",
-                  static_cast<double>(drafts.accepted[place]) / drafts.proposed[place]);
-    text += share;
-  }
-  return text;
-}
-
-void print_drafts(const BenchReport& report) {
-  if (report.drafts.empty()) return;
-  std::printf("\n%-10s %8s %7s %12s %12s %7s %9s  %s\n", "drafts", "context", "tokens",
-              "plain tok/s", "tok/s", "ratio", "ms/round",
-              report.synthetic ? "(synthetic weights: acceptance means nothing, look at ms/round)"
-                               : "tokens/round, accepted by place");
-  for (const DraftRow& row : report.drafts) {
-    std::printf("%-10s %8d %7d %12.2f %12.2f %7.2f", row.text.c_str(), row.context, row.tokens,
-                row.plain_tokens_per_second, row.drafted_tokens_per_second,
-                row.drafted_tokens_per_second / row.plain_tokens_per_second);
-    if (row.seconds_per_round > 0)
-      std::printf(" %9.3f ", row.seconds_per_round / kMillisecond);
-    else
-      std::printf(" %9s ", "mixed");
-    if (!report.synthetic)
-      std::printf(" %.2f,%s", row.drafts.mean_length(), accepted_by_place(row.drafts).c_str());
-    std::printf("%s\n", row.same_text ? "" : "  TEXTS DIFFER");
-  }
-}
-
 void print_text_report(const BenchReport& report) {
   std::printf("model       %s\n", report.model.c_str());
   print_ceiling(report.ceiling);
@@ -161,22 +129,6 @@ void write_ops(JsonWriter& json, const char* name, const std::vector<OpTiming>& 
   json.end_array();
 }
 
-void write_draft_rows(JsonWriter& json, const std::vector<DraftRow>& rows) {
-  json.key("drafting").begin_array();
-  for (const DraftRow& row : rows) {
-    json.begin_object().key("text").string(row.text);
-    json.key("context").integer(row.context);
-    json.key("tokens").integer(row.tokens);
-    json.key("plain_tokens_per_second").real(row.plain_tokens_per_second);
-    json.key("drafted_tokens_per_second").real(row.drafted_tokens_per_second);
-    json.key("seconds_per_round").real(row.seconds_per_round);
-    json.key("same_text").boolean(row.same_text);
-    write_drafts(json, row.drafts);
-    json.end_object();
-  }
-  json.end_array();
-}
-
 void print_as_json(const BenchReport& report) {
   std::string text;
   JsonWriter json(text);
@@ -186,7 +138,7 @@ void print_as_json(const BenchReport& report) {
   write_ops(json, "decode_ops", report.decode_ops);
   write_ops(json, "prefill_ops", report.prefill_ops);
   json.key("synthetic").boolean(report.synthetic);
-  write_draft_rows(json, report.drafts);
+  write_draft_cases(json, report.drafts);
   json.end_object();
   print_line(text);
 }
@@ -206,7 +158,14 @@ int bench_command(const BenchArgs& args) {
   } else {
     print_text_report(*report);
   }
-  return kExitOk;
+  const bool same_text = std::all_of(report->drafts.begin(), report->drafts.end(),
+                                     [](const DraftCase& each) { return each.same_text(); });
+  if (same_text) return kExitOk;
+  return report_error({.code = Errc::kMismatch,
+                       .what = "texts differ",
+                       .where = "bench",
+                       .expected = "the same tokens at every depth",
+                       .found = "others, see the rows that are marked"});
 }
 
 }  // namespace tessera::cli

@@ -12,6 +12,7 @@
 #include "core/logit_math.h"
 #include "core/parallel.h"
 #include "eval/bench_draft.h"
+#include "eval/bench_texts.h"
 #include "eval/gemm_yardstick.h"
 #include "eval/profiling_ops.h"
 #include "eval/synthetic.h"
@@ -23,6 +24,7 @@ namespace tessera {
 namespace {
 
 constexpr int kDefaultContexts[] = {128, 512, 2048, 8192, 32768};
+constexpr int kSweepContext = 512;  // all depths at every context take long
 constexpr int kWarmUpTokens = 256;
 constexpr double kKibibyte = 1024;
 
@@ -34,12 +36,6 @@ double peak_rss_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) * kKibibyte;
-}
-
-ops::Cost total_cost(const ProfilingOps& profile) {
-  ops::Cost cost;
-  for (const auto& [op, total] : profile.totals()) cost += total.cost;
-  return cost;
 }
 
 std::vector<OpTiming> op_timings(const ProfilingOps& profile) {
@@ -105,7 +101,7 @@ Result<void> FrontierBench::prefill_to(SequenceId sequence, int context, Frontie
   if (on_device()) model_.logits(0, 1, logits.data());
   const double seconds = seconds_since(start) - profile_.overhead_seconds();
   row.prefill_tokens_per_second = static_cast<double>(count) / seconds;
-  row.prefill_flops = total_cost(profile_).flops / seconds;
+  row.prefill_flops = profile_.total_cost().flops / seconds;
   return {};
 }
 
@@ -135,7 +131,7 @@ Result<void> FrontierBench::count_decode_cost(SequenceId frontier, FrontierRow& 
   profile(true);
   auto status = step(sequence.id(), token);
   profile(false);
-  const ops::Cost cost = total_cost(profile_);
+  const ops::Cost cost = profile_.total_cost();
   row.decode_bytes_per_token = cost.bytes_read + cost.bytes_written;
   return status;
 }
@@ -162,7 +158,7 @@ Result<void> FrontierBench::decode_from(SequenceId frontier, FrontierRow& row) {
   row.decode_tokens_per_second = 1.0 / *middle;
   row.decode_kernels = model_.ops().repeated_kernels();
   if (!on_device()) {
-    const ops::Cost cost = total_cost(profile_);
+    const ops::Cost cost = profile_.total_cost();
     row.decode_bytes_per_token = (cost.bytes_read + cost.bytes_written) / options_.decode_tokens;
   }
   row.decode_bytes_per_second = row.decode_bytes_per_token * row.decode_tokens_per_second;
@@ -199,6 +195,8 @@ Result<void> FrontierBench::run(const std::vector<int>& contexts, BenchReport& r
 Result<std::vector<int>> plan_contexts(const BenchOptions& options, int max_context) {
   std::vector<int> contexts = options.contexts;
   const int room = max_context - options.decode_tokens;
+  if (contexts.empty() && options.draft && options.draft->depths.empty())
+    contexts.push_back(std::min(kSweepContext, room));
   if (contexts.empty())
     for (const int context : kDefaultContexts) contexts.push_back(std::min(context, room));
   std::sort(contexts.begin(), contexts.end());
@@ -248,13 +246,11 @@ Result<BenchReport> run_bench(const BenchOptions& options) {
                  .what = "decode_tokens out of range",
                  .expected = "at least 1",
                  .found = std::to_string(options.decode_tokens)});
+  if (auto status = check_draft_bench(options); !status) return fail(std::move(status.error()));
   EngineOptions engine = options.engine;
   engine.max_sequences = 2;  // the frontier and its fork
-  if (options.draft && (*options.draft < kDraftAuto || *options.draft > engine.max_draft))
-    return fail({.code = Errc::kInvalidArgument,
-                 .what = "draft out of range",
-                 .expected = "auto, or 0 to " + std::to_string(engine.max_draft),
-                 .found = std::to_string(*options.draft)});
+  if (options.draft)
+    engine.max_sequences = std::max(engine.max_sequences, largest_batch(*options.draft));
   SyntheticModel synthetic;
   Result<std::unique_ptr<LoadedModel>> model;
   if (options.synthetic == SyntheticWeights::kNone) {

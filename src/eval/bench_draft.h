@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What drafting brings: the same texts with and without it, in turns.
+// What drafting brings: the same texts at every depth, in turns.
 #pragma once
 
 #include <tessera/bench.h>
@@ -10,13 +10,16 @@
 
 namespace tessera {
 
-/// Uses the model up. `context`: tokens of the random text. Errors: kInvalidArgument and
-/// kUnsupported (options.draft), those of the tokenizer and of the requests.
-Result<std::vector<DraftRow>> bench_drafts(std::unique_ptr<LoadedModel> model,
-                                           const BenchOptions& options,
-                                           const std::vector<int>& contexts);
+/// Errors: kInvalidArgument, where options.draft asks for what an engine cannot do.
+Result<void> check_draft_bench(const BenchOptions& options);
 
-/// Random ids: routing and block selection spread as on text without structure.
-std::vector<int32_t> random_ids(size_t count, int vocab);
+int largest_batch(const DraftBenchOptions& options);
+
+/// Uses the model up; it must run `largest_batch` sequences at once. `contexts`: tokens of the
+/// random texts. Errors: kUnsupported (no draft layer), kContextLimit, those of the tokenizer and
+/// of the requests.
+Result<std::vector<DraftCase>> bench_drafts(std::unique_ptr<LoadedModel> model,
+                                            const BenchOptions& options,
+                                            const std::vector<int>& contexts);
 
 }  // namespace tessera

@@ -16,6 +16,12 @@ std::vector<T> on_host(Memory& memory, const T* data, size_t count) {
 
 }  // namespace
 
+ops::Cost ProfilingOps::total_cost() const {
+  ops::Cost cost;
+  for (const auto& [op, total] : totals_) cost += total.cost;
+  return cost;
+}
+
 ops::Cost ProfilingOps::cost_of(const ops::ExpertsArgs& args) {
   if (memory().on_host()) return ops::cost(args);
   const auto picks = static_cast<size_t>(args.rows) * static_cast<size_t>(args.top_k);

@@ -15,11 +15,13 @@ struct OpTotal {
   ops::Cost cost{};
 };
 
-class ProfilingOps final : public ForwardingOps {
+class ProfilingOps : public ForwardingOps {
  public:
   explicit ProfilingOps(ops::Ops& inner) : ForwardingOps(inner) {}
 
   const std::map<std::string, OpTotal>& totals() const { return totals_; }
+  /// Of all ops together.
+  ops::Cost total_cost() const;
   /// Time spent on counting costs since `clear`: to be taken off a wall time around the ops.
   double overhead_seconds() const { return overhead_seconds_; }
   void clear() {

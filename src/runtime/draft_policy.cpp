@@ -3,19 +3,27 @@
 #include "runtime/draft_policy.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tessera {
 namespace {
 
-constexpr double kFirstRate = 0.7;  // before anything is known
-constexpr double kRateMemory = 12;  // rounds that an acceptance rate looks back
-constexpr double kForget = 0.97;    // what a launch's weight keeps with every later one
+constexpr double kFirstRate = 0.7;     // before anything is known
+constexpr int kPriorRounds = 2;        // that a rate counts for which was only expected
+constexpr int kRateMemory = 12;        // rounds that an acceptance rate looks back
+constexpr int kTrialRounds = 6;        // before a text is judged
+constexpr double kTypicalMemory = 64;  // rounds, of all sequences
+constexpr double kRenewal = 0.03;      // share of the typical rates that a new sequence lets go
+constexpr double kCostStep = 0.125;    // weight of the newest launch in a mean
+constexpr double kSharedStep = 0.5;    // how far the other means follow
 /// A launch that took this many times as long as expected was disturbed and counts as this long.
 constexpr double kMostSurprise = 3;
-constexpr double kLeastSpread = 0.05;  // of the counts, below which a slope is a guess
-constexpr double kGuessedShare = 0.5;  // of the cost at the mean count, grows with the count
+constexpr double kGuessedShare = 0.5;  // of the only known cost, grows with the count
 /// Drafting must promise this much more: its estimates are less certain than plain decoding's.
 constexpr double kMargin = 1.03;
+
+/// A place behind a rejected draft says nothing about itself.
+int places_tried(int proposed, int accepted) { return std::min(proposed, accepted + 1); }
 
 }  // namespace
 
@@ -26,14 +34,20 @@ double AcceptanceRates::rate(size_t place) const {
 
 void AcceptanceRates::count(int proposed, int accepted) {
   ++rounds_;
-  // A place behind a rejected draft says nothing about itself.
-  const int tried = std::min(proposed, accepted + 1);
-  for (int place = 0; place < tried; ++place) {
+  const double step = 1.0 / std::min(rounds_ + kPriorRounds, kRateMemory);
+  for (int place = 0; place < places_tried(proposed, accepted); ++place) {
     const auto at = static_cast<size_t>(place);
     if (at == rates_.size()) rates_.push_back(rate(at));
-    const double step = 1.0 / std::min<double>(rounds_ + 1, kRateMemory);
     rates_[at] += step * ((place < accepted ? 1.0 : 0.0) - rates_[at]);
   }
+}
+
+bool AcceptanceRates::on_trial() const { return rounds_ < kTrialRounds; }
+
+AcceptanceRates AcceptanceRates::at_best(int depth) const {
+  AcceptanceRates best = *this;
+  while (best.on_trial()) best.count(depth, depth);
+  return best;
 }
 
 double AcceptanceRates::expected_tokens(int depth) const {
@@ -45,25 +59,45 @@ double AcceptanceRates::expected_tokens(int depth) const {
   return tokens;
 }
 
-void LinearCost::add(double count, double seconds) {
+void MeasuredCost::add(int count, double seconds) {
   const double expected = at(count);
   if (expected > 0) seconds = std::min(seconds, kMostSurprise * expected);
-  for (double* sum : {&weight_, &count_, &count_squared_, &seconds_, &product_}) *sum *= kForget;
-  weight_ += 1;
-  count_ += count;
-  count_squared_ += count * count;
-  seconds_ += seconds;
-  product_ += count * seconds;
+  const auto [known, is_new] = seconds_.try_emplace(count, seconds);
+  if (is_new || known->second <= 0) {
+    known->second = seconds;
+    return;
+  }
+  const double change = kCostStep * (seconds / known->second - 1.0);
+  for (auto& [other, mean] : seconds_) mean *= 1.0 + (other == count ? 1.0 : kSharedStep) * change;
 }
 
-double LinearCost::at(double count) const {
-  if (weight_ == 0) return 0;
-  const double mean_count = count_ / weight_, mean = seconds_ / weight_;
-  const double spread = count_squared_ / weight_ - mean_count * mean_count;
-  double slope = kGuessedShare * mean / std::max(mean_count, 1.0);
-  if (spread > kLeastSpread)
-    slope = std::max(0.0, (product_ / weight_ - mean_count * mean) / spread);
-  return std::max(0.0, mean + slope * (count - mean_count));
+double MeasuredCost::at(int count) const {
+  if (seconds_.empty()) return 0;
+  if (seconds_.size() == 1) {
+    const auto& [known, seconds] = *seconds_.begin();
+    return seconds * (1.0 + kGuessedShare * (count - known) / std::max(known, 1));
+  }
+  auto above = seconds_.lower_bound(count);
+  if (above != seconds_.end() && above->first == count) return above->second;
+  if (above == seconds_.begin()) ++above;
+  if (above == seconds_.end()) --above;
+  const auto below = std::prev(above);
+  const double slope =
+      std::max(0.0, (above->second - below->second) / (above->first - below->first));
+  return std::max(0.0, below->second + slope * (count - below->first));
+}
+
+void DraftPolicy::count(int proposed, int accepted) {
+  for (int place = 0; place < places_tried(proposed, accepted); ++place) {
+    const auto at = static_cast<size_t>(place);
+    if (at == typical_rates_.size()) typical_rates_.push_back(kFirstRate);
+    typical_rates_[at] += ((place < accepted ? 1.0 : 0.0) - typical_rates_[at]) / kTypicalMemory;
+  }
+}
+
+AcceptanceRates DraftPolicy::first_rates() {
+  for (double& rate : typical_rates_) rate += kRenewal * (kFirstRate - rate);
+  return AcceptanceRates(typical_rates_);
 }
 
 int DraftPolicy::best_depth(std::span<const AcceptanceRates* const> sequences, int other_rows,
@@ -73,7 +107,7 @@ int DraftPolicy::best_depth(std::span<const AcceptanceRates* const> sequences, i
   for (int depth = 0; depth <= most; ++depth) {
     double tokens = other_rows;
     for (const AcceptanceRates* rates : sequences) tokens += rates->expected_tokens(depth);
-    const auto rows = static_cast<double>(sequences.size()) * (depth + 1) + other_rows;
+    const int rows = static_cast<int>(sequences.size()) * (depth + 1) + other_rows;
     // Sequences that stop drafting need no draft layer at all.
     const double seconds = trunk_.at(rows) + (depth == 0 ? 0 : drafts_.at(depth));
     const double speed = seconds > 0 ? tokens / seconds / (depth == 0 ? 1 : kMargin) : tokens;

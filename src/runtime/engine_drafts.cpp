@@ -57,9 +57,11 @@ void EngineLoop::propose(std::span<const Turn> turns, ops::Role role, bool live)
     if (auto caught_up = catch_up(kept, role, live); !caught_up) return caught_up;
     return live ? draft(kept) : Result<void>();
   });
+  const double seconds = seconds_since(begin);
+  for (const Turn& turn : turns) turn.running->usage.rounds.draft_seconds += seconds;
   if (status) {
     if (role == ops::Role::kDecode && model_->ops().first_repeats() == first_repeats)
-      record_drafts(kept, seconds_since(begin));
+      record_drafts(kept, seconds);
     return;
   }
   log_message(LogLevel::kWarning, "drafting ends: " + status.error().message());
@@ -70,30 +72,43 @@ void EngineLoop::propose(std::span<const Turn> turns, ops::Role role, bool live)
 }
 
 /// Drafts of the next round: it draws one token more than it has drafts. Sequences that leave the
-/// depth to the engine share one, so that a batch is as fast as it can be; each tries its own text
-/// first, and leaves the draft layer alone once that has not paid for a while.
+/// depth to the engine share one, so that a batch is as fast as it can be. Where that is 0, one
+/// whose text is not yet known well drafts once a round for as long as its text may turn out to be
+/// worth it; others leave the draft layer alone when it has not paid for a while.
 void EngineLoop::choose_depths(std::span<const Turn* const> turns, int other_rows) {
-  constexpr int kTrialRounds = 3, kTrialDepth = 2, kMostIdleRounds = 4;
-  std::vector<const AcceptanceRates*> adaptive;
+  constexpr int kTrialDepth = 1, kMostIdleRounds = 4;
+  std::vector<const AcceptanceRates*> expected;
   for (const Turn* turn : turns) {
     const RunningRequest& running = *turn->running;
     if (running.adaptive)
-      adaptive.push_back(&running.acceptance);
+      expected.push_back(&running.acceptance);
     else
       other_rows += running.depth + 1;
   }
-  const int best = policy_.best_depth(adaptive, other_rows, model_->options().max_draft);
+  const int most = model_->options().max_draft;
+  const int best = policy_.best_depth(expected, other_rows, most);
+  const bool try_on = best == 0 && trial_may_pay(expected, other_rows);
   for (const Turn* turn : turns) {
     RunningRequest& running = *turn->running;
     int wanted = running.depth;
     if (running.adaptive) {
-      const bool on_trial = running.acceptance.rounds() < kTrialRounds;
-      wanted = std::min(running.depth, on_trial ? kTrialDepth : best);
+      wanted = std::min(wanted, try_on && running.acceptance.on_trial() ? kTrialDepth : best);
       running.idle_rounds = wanted > 0 ? 0 : running.idle_rounds + 1;
       if (running.idle_rounds > kMostIdleRounds) running.depth = 0;
     }
     running.next_depth = wanted;
   }
+}
+
+/// Whether the sequences on trial would make drafting pay if all their drafts were accepted.
+bool EngineLoop::trial_may_pay(std::span<const AcceptanceRates* const> expected,
+                               int other_rows) const {
+  const int most = model_->options().max_draft;
+  std::vector<AcceptanceRates> best;
+  for (const AcceptanceRates* rates : expected) best.push_back(rates->at_best(most));
+  std::vector<const AcceptanceRates*> hoped;
+  for (const AcceptanceRates& rates : best) hoped.push_back(&rates);
+  return policy_.best_depth(hoped, other_rows, most) > 0;
 }
 
 /// No deeper than there are pages for the rows that the next round verifies.

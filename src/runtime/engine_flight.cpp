@@ -222,12 +222,15 @@ void EngineLoop::read_report() {
     const ops::RoundReport report = model_->read_round();
     const bool timed = std::exchange(flight_.timed[0], flight_.timed[1]);
     --flight_.unread;
-    count_times(report.times, timed);
+    RoundUsage round = count_times(report.times, timed);
+    round.rounds = 1;
+    for (const ops::RoundOutcome& outcome : report.outcomes) round.tokens += outcome.kept;
     for (size_t at = 0; at < flight_.turns.size(); ++at) {
       Turn& turn = flight_.turns[at];
       const auto rows = report.drawn.subspan(static_cast<size_t>(turn.first_row), turn.ids.size());
       auto taken = guarded([&] { return take_report(turn, report.outcomes[at], rows); });
       if (!taken && !turn.error) turn.error = std::move(taken.error());
+      if (turn.kept > 0) turn.running->usage.rounds += round;
     }
     return {};
   });
@@ -248,6 +251,7 @@ Result<void> EngineLoop::take_report(Turn& turn, const ops::RoundOutcome& outcom
   if (rows > 1) {
     running.usage.drafts.count(rows - 1, outcome.kept - 1);
     running.acceptance.count(rows - 1, outcome.kept - 1);
+    policy_.count(rows - 1, outcome.kept - 1);
   }
   for (size_t row = 0; row < kept; ++row) {
     auto status = deliver(running, drawn[row], before + static_cast<int64_t>(row) + 1);
@@ -260,13 +264,18 @@ Result<void> EngineLoop::take_report(Turn& turn, const ops::RoundOutcome& outcom
 }
 
 /// Rounds that follow each other tell what their halves cost.
-void EngineLoop::count_times(const ops::RoundTimes& times, bool timed) {
+RoundUsage EngineLoop::count_times(const ops::RoundTimes& times, bool timed) {
   const uint64_t begin = std::exchange(flight_.advanced, times.advanced);
-  if (begin == 0 || !timed) return;
-  policy_.trunk_launch(flight_.rows, static_cast<double>(times.accepted - begin) * kNanosecond);
-  if (flight_.shape.lagging_spans > 0)
-    policy_.draft_phase(flight_.turns.front().depth,
-                        static_cast<double>(times.advanced - times.accepted) * kNanosecond);
+  if (begin == 0) return {};
+  const bool drafting = flight_.shape.lagging_spans > 0;
+  RoundUsage round;
+  round.verify_seconds = static_cast<double>(times.accepted - begin) * kNanosecond;
+  if (drafting)
+    round.draft_seconds = static_cast<double>(times.advanced - times.accepted) * kNanosecond;
+  if (!timed) return round;
+  policy_.trunk_launch(flight_.rows, round.verify_seconds);
+  if (drafting) policy_.draft_phase(flight_.turns.front().depth, round.draft_seconds);
+  return round;
 }
 
 }  // namespace tessera

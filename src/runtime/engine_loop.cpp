@@ -13,7 +13,15 @@ namespace tessera {
 EngineLoop::EngineLoop(std::unique_ptr<LoadedModel> model)
     : model_(std::move(model)), thread_([this] { work(); }) {}
 
-EngineLoop::~EngineLoop() {
+EngineLoop::~EngineLoop() { stop(); }
+
+std::unique_ptr<LoadedModel> EngineLoop::release() {
+  stop();
+  return std::move(model_);
+}
+
+void EngineLoop::stop() {
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -119,6 +127,7 @@ Result<RunningRequest> EngineLoop::start(Queued& queued) {
       .sampler = std::move(*sampler),
       .depth = depth,
       .adaptive = adaptive,
+      .acceptance = policy_.first_rates(),
       .position = cached,
       .max_new_tokens = request.max_tokens > 0 ? request.max_tokens : room,
       .usage = {.prompt_tokens = prompt_tokens, .cached_tokens = static_cast<int>(cached)}};

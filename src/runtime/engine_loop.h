@@ -30,6 +30,8 @@ class EngineLoop {
   std::shared_ptr<Generation::Impl> enqueue(Request request);
   EngineStats stats() const;
   const LoadedModel& model() const { return *model_; }
+  /// Ends the loop, as the destructor does, and hands its model back; nothing else may follow.
+  std::unique_ptr<LoadedModel> release();
 
  private:
   struct Queued {
@@ -66,6 +68,7 @@ class EngineLoop {
     int depth = 0;
   };
 
+  void stop();
   void work();
   bool wait_for_work();
   void admit();
@@ -96,8 +99,9 @@ class EngineLoop {
   void read_report();
   Result<void> take_report(Turn& turn, const ops::RoundOutcome& outcome,
                            std::span<const ops::SampledToken> drawn);
-  void count_times(const ops::RoundTimes& times, bool timed);
+  RoundUsage count_times(const ops::RoundTimes& times, bool timed);
   void choose_depths(std::span<const Turn* const> turns, int other_rows);
+  bool trial_may_pay(std::span<const AcceptanceRates* const> expected, int other_rows) const;
   Result<void> catch_up(std::span<const Turn* const> turns, ops::Role role, bool live);
   Result<void> draft(std::span<const Turn* const> turns);
   void record_drafts(std::span<const Turn* const> turns, double seconds);

@@ -147,6 +147,9 @@ void EngineLoop::run_decode(const std::vector<size_t>& indices, bool alone) {
     if (result) result = guarded([&] { return take(turn, verify); });
     if (!result) finish(*turn.running, FinishReason::kError, std::move(result.error()));
   }
+  int delivered = 0;
+  for (const Turn& turn : turns) delivered += turn.kept;
+  for (const Turn& turn : turns) turn.running->usage.rounds.tokens += delivered;
   propose(turns, ops::Role::kDecode, true);
   for (const Turn& turn : turns)
     if (turn.running->ending) finish(*turn.running, *turn.running->ending);
@@ -167,8 +170,13 @@ Result<void> EngineLoop::launch_turns(std::span<const Turn> turns, bool verify) 
       verify ? model_->verify(work, logit_rows) : model_->run(work, ops::Role::kDecode, logit_rows);
   if (!launched) return launched;
   sample(turns, 0, false);
+  const double seconds = seconds_since(begin);
+  for (const Turn& turn : turns) {
+    turn.running->usage.rounds.rounds += 1;
+    turn.running->usage.rounds.verify_seconds += seconds;
+  }
   if (model_->ops().first_repeats() == first_repeats)  // others say nothing about later rounds
-    policy_.trunk_launch(static_cast<int>(logit_rows.size()), seconds_since(begin));
+    policy_.trunk_launch(static_cast<int>(logit_rows.size()), seconds);
   return {};
 }
 
@@ -214,6 +222,7 @@ Result<void> EngineLoop::take(Turn& turn, bool verify) {
   if (rows > 1) {
     running.usage.drafts.count(rows - 1, turn.kept - 1);
     running.acceptance.count(rows - 1, turn.kept - 1);
+    policy_.count(rows - 1, turn.kept - 1);
   }
   return {};
 }

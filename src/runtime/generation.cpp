@@ -41,6 +41,14 @@ void DraftUsage::count(int num_proposed, int num_accepted) {
   }
 }
 
+RoundUsage& RoundUsage::operator+=(const RoundUsage& other) {
+  rounds += other.rounds;
+  tokens += other.tokens;
+  verify_seconds += other.verify_seconds;
+  draft_seconds += other.draft_seconds;
+  return *this;
+}
+
 double DraftUsage::mean_length() const {
   const int taken = std::accumulate(accepted.begin(), accepted.end(), 0);
   return rounds == 0 ? 0.0 : 1.0 + static_cast<double>(taken) / rounds;

@@ -173,8 +173,19 @@ TEST_F(OptionsTest, TheOtherCommandsTakeTheModelAsAWord) {
   EXPECT_EQ(std::get<BenchArgs>(*bench).bench.contexts, (std::vector<int>{16, 32}));
   EXPECT_EQ(std::get<BenchArgs>(*bench).bench.synthetic, SyntheticWeights::kFp8);
   EXPECT_FALSE(std::get<BenchArgs>(*bench).bench.draft.has_value());
-  EXPECT_EQ(std::get<BenchArgs>(*parse({"bench", "--draft", "3"})).bench.draft, 3);
-  EXPECT_EQ(std::get<BenchArgs>(*parse({"bench", "--draft", "auto"})).bench.draft, kDraftAuto);
+  const auto drafts = [this](const std::vector<const char*>& words) {
+    return std::get<BenchArgs>(*parse(words)).bench.draft.value();
+  };
+  EXPECT_EQ(drafts({"bench", "--draft", "3"}).depths, std::vector{3});
+  EXPECT_EQ(drafts({"bench", "--draft", "3"}).batches, std::vector{1});
+  EXPECT_EQ(drafts({"bench", "--draft", "auto"}).depths, std::vector{kDraftAuto});
+  for (const auto& words : std::vector<std::vector<const char*>>{
+           {"bench", "--draft", "sweep", "--batch", "1,4,8", "--draft-tokens", "48"},
+           {"bench", "--draft-tokens", "48", "--batch", "1,4,8", "--draft", "sweep"}}) {
+    EXPECT_TRUE(drafts(words).depths.empty());
+    EXPECT_EQ(drafts(words).batches, (std::vector{1, 4, 8}));
+    EXPECT_EQ(drafts(words).tokens, 48);
+  }
 }
 
 TEST_F(OptionsTest, VerboseMayStandOnEitherSideOfTheCommand) {
@@ -220,6 +231,9 @@ TEST_F(OptionsTest, WrongUseEndsWithTwo) {
                                                                  {"shortlist", "-o", "list"},
                                                                  {"shortlist", "--corpus", "a"},
                                                                  {"bench", "--draft", "-1"},
+                                                                 {"bench", "--draft", "deep"},
+                                                                 {"bench", "--batch", "4"},
+                                                                 {"bench", "--draft-tokens", "64"},
                                                                  {"bench", "--contexts", "0"}}) {
     const auto command = parse(words);
     ASSERT_FALSE(command.has_value()) << (words.empty() ? "no words" : words.back());

@@ -290,15 +290,45 @@ TEST(ProgramTest, BenchReportsEveryContext) {
 }
 
 TEST(ProgramTest, BenchMeasuresDraftsAgainstPlainDecoding) {
-  const auto report =
-      run_json({"bench", kTiny, "--contexts", "64", "--decode-tokens", "4", "--draft", "2"});
-  const auto& rows = report.at("drafting").as_array();
-  ASSERT_EQ(rows.size(), 3U);
-  for (const auto& row : rows) {
-    EXPECT_TRUE(row.at("same_text").as_bool()) << row.at("text").as_string();
-    EXPECT_GT(row.at("plain_tokens_per_second").to_number<double>(), 0.0);
-    EXPECT_GT(row.at("drafted_tokens_per_second").to_number<double>(), 0.0);
-    EXPECT_EQ(row.at("drafts").at("proposed").as_array().size(), 2U);
+  const auto report = run_json({"bench", kTiny, "--contexts", "64", "--decode-tokens", "4",
+                                "--draft", "2", "--batch", "1,2", "--draft-tokens", "24"});
+  const auto& cases = report.at("drafting").as_array();
+  ASSERT_EQ(cases.size(), 6U);  // three texts, two batches
+  for (const auto& each : cases) {
+    const auto& text = each.at("text").as_string();
+    EXPECT_TRUE(each.at("same_text").as_bool()) << text;
+    const auto& rows = each.at("rows").as_array();
+    ASSERT_EQ(rows.size(), 2U);
+    const auto number = [&](size_t row, const char* key) {
+      return rows[row].at(key).to_number<double>();
+    };
+    for (size_t row = 0; row < rows.size(); ++row) {
+      EXPECT_GT(number(row, "tokens_per_second"), 0.0);
+      EXPECT_GT(number(row, "verify_share"), 0.0);
+      EXPECT_LE(number(row, "verify_share") + number(row, "draft_share"), 1.0);
+      EXPECT_GE(number(row, "commit_share"), 0.0);
+    }
+    // Two drafts more are more than twice the rows, but share the weights.
+    EXPECT_GT(number(1, "bytes_per_round"), number(0, "bytes_per_round")) << text;
+    EXPECT_LT(number(1, "bytes_per_round"), 3.0 * number(0, "bytes_per_round")) << text;
+    EXPECT_EQ(number(0, "draft_share"), 0.0);
+    EXPECT_GT(number(1, "draft_share"), 0.0);
+    EXPECT_GT(number(1, "times_goal"), 0.0);
+    EXPECT_EQ(rows[1].at("drafts").at("proposed").as_array().size(), 2U);
+  }
+}
+
+TEST(ProgramTest, BenchSweepsAllDepths) {
+  const auto report = run_json({"bench", kTiny, "--contexts", "16", "--decode-tokens", "1",
+                                "--draft", "sweep", "--draft-tokens", "8"});
+  for (const auto& each : report.at("drafting").as_array()) {
+    const auto& rows = each.at("rows").as_array();
+    ASSERT_EQ(rows.size(), 7U);
+    for (size_t depth = 0; depth + 1 < rows.size(); ++depth)
+      EXPECT_EQ(rows[depth].at("depth").as_int64(), static_cast<int64_t>(depth));
+    EXPECT_TRUE(rows.back().at("depth").is_null());
+    EXPECT_GT(each.at("adaptive_ratio").to_number<double>(), 0.0);
+    EXPECT_TRUE(each.at("same_text").as_bool());
   }
 }
 

@@ -88,6 +88,33 @@ TEST_P(DraftTest, EveryDepthGivesTheTextOfPlainDecoding) {
   }
 }
 
+TEST_P(DraftTest, UsageSumsTheRoundsOfARequest) {
+  SamplingParams greedy;
+  greedy.temperature = 0.0F;
+  for (const int draft : {0, 3}) {
+    const Usage usage = run(*engine_, make(50, 3, greedy, draft)).last.usage;
+    // Alone, it got every token but the first from these rounds.
+    EXPECT_EQ(usage.rounds.tokens, kTokens - 1);
+    EXPECT_LE(usage.rounds.rounds, kTokens - 1);
+    EXPECT_GE(usage.rounds.rounds, usage.drafts.rounds);
+    EXPECT_GT(usage.rounds.verify_seconds, 0.0);
+    EXPECT_EQ(usage.rounds.draft_seconds > 0.0, draft > 0);
+    EXPECT_LE(usage.rounds.verify_seconds + usage.rounds.draft_seconds, usage.decode_seconds);
+  }
+}
+
+TEST_P(DraftTest, RoundsCountTheTokensOfEverySequence) {
+  SamplingParams greedy;
+  greedy.temperature = 0.0F;
+  Request longer = make(50, 4, greedy, 0);
+  longer.max_tokens = 0;  // until it is cancelled
+  Generation other = std::move(*engine_->submit(longer));
+  ASSERT_EQ(other.next().kind, Event::Kind::kPrefill);
+  const Usage usage = run(*engine_, make(50, 5, greedy, 0)).last.usage;
+  EXPECT_EQ(usage.rounds.rounds, kTokens - 1);
+  EXPECT_EQ(usage.rounds.tokens, 2 * (kTokens - 1));
+}
+
 TEST_P(DraftTest, ABatchMayMixDepths) {
   constexpr int kRequests = 8;
   const auto all = settings();

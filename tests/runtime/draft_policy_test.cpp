@@ -33,7 +33,7 @@ int depth_of(const DraftPolicy& policy, const AcceptanceRates& rates, int copies
 
 TEST(DraftPolicy, ExpectedTokensFollowTheRates) {
   EXPECT_DOUBLE_EQ(AcceptanceRates().expected_tokens(0), 1.0);
-  EXPECT_NEAR(rates_of({kMost}).expected_tokens(kMost), 1 + kMost, 0.1);
+  EXPECT_NEAR(rates_of({kMost}, 40).expected_tokens(kMost), 1 + kMost, 0.1);
   EXPECT_NEAR(rates_of({0}).expected_tokens(kMost), 1.0, 0.1);
   // Places behind a rejected draft keep what they knew.
   EXPECT_NEAR(rates_of({0, kMost}).expected_tokens(1), 1.5, 0.15);
@@ -61,6 +61,52 @@ TEST(DraftPolicy, LargeBatchesDraftLess) {
   for (int depth = 0; depth <= kMost; ++depth) policy.draft_phase(depth, 0.5 * depth);
   const AcceptanceRates rates = rates_of({2, 3, 1});
   EXPECT_LE(depth_of(policy, rates, 8), depth_of(policy, rates, 1));
+}
+
+/// Rows that cost next to nothing up to a limit, then a lot: no line says where drafts stop paying.
+TEST(DraftPolicy, CostsNeedNotLieOnALine) {
+  DraftPolicy policy;
+  for (int depth = 0; depth <= kMost; ++depth) {
+    policy.trunk_launch(depth + 1, depth < 3 ? 10 : 40);
+    policy.draft_phase(depth, 0.5 * depth);
+  }
+  EXPECT_EQ(depth_of(policy, rates_of({kMost})), 2);
+}
+
+TEST(DraftPolicy, PlainRoundsDoNotForgetWhatDeepOnesCost) {
+  DraftPolicy policy = policy_of(10, 0.1, 0.2);
+  for (int round = 0; round < 1000; ++round) policy.trunk_launch(1, 10.1);
+  EXPECT_EQ(depth_of(policy, rates_of({kMost})), kMost);
+}
+
+TEST(DraftPolicy, ATrialEndsWhereTheBestThatCanComeDoesNotPay) {
+  const DraftPolicy dear = policy_of(0, 10, 1);
+  EXPECT_EQ(depth_of(dear, AcceptanceRates().at_best(kMost)), 0);
+  const DraftPolicy fair = policy_of(10, 1, 1);
+  AcceptanceRates rates;
+  for (int round = 0; rates.on_trial(); ++round) {
+    ASSERT_LT(round, 100);
+    rates.count(kMost, 0);
+  }
+  EXPECT_EQ(depth_of(fair, rates), 0);
+  AcceptanceRates unlucky;
+  unlucky.count(kMost, 0);
+  EXPECT_TRUE(unlucky.on_trial());
+  EXPECT_GT(depth_of(fair, unlucky.at_best(kMost)), 0);
+}
+
+TEST(DraftPolicy, SequencesBeginWithWhatOthersMet) {
+  DraftPolicy good, bad;
+  for (int round = 0; round < 500; ++round) {
+    good.count(kMost, kMost);
+    bad.count(kMost, 0);
+  }
+  EXPECT_GT(good.first_rates().expected_tokens(kMost), kMost);
+  EXPECT_LT(bad.first_rates().expected_tokens(kMost), 1.1);
+  // Without news they go back to what is assumed at first.
+  AcceptanceRates last;
+  for (int sequence = 0; sequence < 500; ++sequence) last = bad.first_rates();
+  EXPECT_NEAR(last.expected_tokens(kMost), AcceptanceRates().expected_tokens(kMost), 0.01);
 }
 
 TEST(DraftPolicy, OneDisturbedLaunchDoesNotDecide) {
