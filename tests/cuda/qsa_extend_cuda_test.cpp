@@ -49,10 +49,10 @@ TEST_F(QsaExtendCudaTest, WaitsForItsInputs) {
   const std::vector<int32_t> counts = read(args_.counts, kRows);
   // What lies behind a list is not written: its poison stays.
   const auto lists = [&] {
-    std::vector<std::vector<int32_t>> lists;
+    std::vector<std::vector<int32_t>> all;
     for (size_t row = 0; row < kRows; ++row)
-      lists.push_back(read(args_.blocks + row * kStride, static_cast<size_t>(counts[row])));
-    return lists;
+      all.push_back(read(args_.blocks + row * kStride, static_cast<size_t>(counts[row])));
+    return all;
   };
   const std::vector<std::vector<int32_t>> want = lists();
   for (size_t row = 0; row < kRows; ++row) {
