@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Config::kThreads)
       kept_rows = verdict.kept;
     }
   }
-  __syncthreads();                         // it is decided
+  __syncthreads();  // it is decided
   if (kept_rows == 0) return;
   const auto width = static_cast<size_t>(args.width);
   const auto last = static_cast<size_t>(span.row_begin + kept_rows - 1);
