@@ -303,7 +303,8 @@ Result<void> LoadedModel::make_store() {
                              " pages of " + std::to_string(ops::kPageTokens) + " tokens",
                  .found = std::to_string(options_.max_sequences) + " sequences of " +
                           std::to_string(per_sequence) + " pages"});
-  auto pool = PagePool::make(layout_->page_bytes(), static_cast<int32_t>(pages), memory);
+  auto pool = PagePool::make(layout_->page_bytes(), static_cast<int32_t>(pages),
+                             std::shared_ptr<Memory>(ops_, &memory));
   if (!pool) return fail(std::move(pool.error()));
   store_ = std::make_unique<SequenceStore>(*layout_, *pool, options_.max_sequences);
   return {};

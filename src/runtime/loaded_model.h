@@ -148,7 +148,7 @@ class LoadedModel {
   void set_pending(SequenceId sequence, int rows);
 
   EngineOptions options_{};
-  std::unique_ptr<ops::Ops> ops_{};  // first: its memory holds the rest
+  std::shared_ptr<ops::Ops> ops_{};  // first: its memory holds the rest, and states that outlive it
   ModelParts parts_{};
   std::unique_ptr<StateLayout> layout_{};
   std::unique_ptr<SequenceStore> store_{};

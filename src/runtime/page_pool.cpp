@@ -29,7 +29,7 @@ size_t system_page() {
 }  // namespace
 
 Result<std::shared_ptr<PagePool>> PagePool::make(size_t page_bytes, int32_t capacity,
-                                                 Memory& memory) {
+                                                 std::shared_ptr<Memory> memory) {
   const auto count = static_cast<size_t>(std::max(capacity, 0));
   if (page_bytes == 0 || count == 0 ||
       page_bytes > (std::numeric_limits<size_t>::max() / 2) / count)
@@ -38,9 +38,9 @@ Result<std::shared_ptr<PagePool>> PagePool::make(size_t page_bytes, int32_t capa
          .what = "page pool of impossible size",
          .expected = "at least one page of at least one byte",
          .found = std::to_string(capacity) + " pages of " + std::to_string(page_bytes) + " bytes"});
-  if (!memory.on_host()) {
+  if (!memory->on_host()) {
     try {
-      MemoryBlock block(memory, page_bytes * count);
+      MemoryBlock block(*memory, page_bytes * count);
       std::byte* base = block.data();
       return std::shared_ptr<PagePool>(
           new PagePool(memory, std::move(block), base, 0, page_bytes, capacity));
@@ -48,7 +48,7 @@ Result<std::shared_ptr<PagePool>> PagePool::make(size_t page_bytes, int32_t capa
       return fail({.code = Errc::kOutOfMemory,
                    .what = "no device memory for the page pool",
                    .expected = std::to_string(page_bytes * count) + " bytes",
-                   .found = std::to_string(memory.free_bytes()) + " free",
+                   .found = std::to_string(memory->free_bytes()) + " free",
                    .hint = "lower the context length or the number of sequences"});
     }
   }
@@ -67,16 +67,16 @@ Result<std::shared_ptr<PagePool>> PagePool::make(size_t page_bytes, int32_t capa
       new PagePool(memory, {}, static_cast<std::byte*>(base), bytes, page_bytes, capacity));
 }
 
-PagePool::PagePool(Memory& memory, MemoryBlock block, std::byte* base, size_t mapped_bytes,
-                   size_t page_bytes, int32_t capacity)
-    : memory_(&memory),
+PagePool::PagePool(std::shared_ptr<Memory> memory, MemoryBlock block, std::byte* base,
+                   size_t mapped_bytes, size_t page_bytes, int32_t capacity)
+    : memory_(std::move(memory)),
       block_(std::move(block)),
       base_(base),
       mapped_bytes_(mapped_bytes),
       page_bytes_(page_bytes),
       capacity_(capacity),
-      max_dirty_free_(memory.on_host() ? kKeepBytes / page_bytes
-                                       : std::numeric_limits<size_t>::max()) {}
+      max_dirty_free_(memory_->on_host() ? kKeepBytes / page_bytes
+                                         : std::numeric_limits<size_t>::max()) {}
 
 PagePool::~PagePool() {
   if (!block_) munmap(base_, mapped_bytes_);

@@ -18,9 +18,10 @@ namespace tessera {
 class PagePool {
  public:
   /// On the host, addresses are reserved for `capacity` pages and memory is taken when a page is
-  /// first handed out; a device's memory is taken at once. `memory` must outlive the pool.
+  /// first handed out; a device's memory is taken at once. The pool keeps `memory` alive.
   static Result<std::shared_ptr<PagePool>> make(size_t page_bytes, int32_t capacity,
-                                                Memory& memory = host_memory());
+                                                std::shared_ptr<Memory> memory = {{},
+                                                                                  &host_memory()});
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -42,7 +43,7 @@ class PagePool {
   void release(std::span<const int32_t> ids) noexcept;
 
  private:
-  PagePool(Memory& memory, MemoryBlock block, std::byte* base, size_t mapped_bytes,
+  PagePool(std::shared_ptr<Memory> memory, MemoryBlock block, std::byte* base, size_t mapped_bytes,
            size_t page_bytes, int32_t capacity);
 
   Result<void> commit_up_to(int32_t pages);
@@ -50,8 +51,8 @@ class PagePool {
   void free_page(int32_t id) noexcept;
   void return_memory(int32_t id) noexcept;
 
-  Memory* memory_;
-  MemoryBlock block_;  // a device's pages; empty on the host
+  std::shared_ptr<Memory> memory_;  // first: it holds the rest
+  MemoryBlock block_;               // a device's pages; empty on the host
   std::byte* base_;
   size_t mapped_bytes_;
   size_t page_bytes_;

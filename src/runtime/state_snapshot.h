@@ -55,12 +55,12 @@ constexpr size_t pages_for(int64_t tokens) {
   return static_cast<size_t>((tokens + ops::kPageTokens - 1) / ops::kPageTokens);
 }
 
-/// Immutable. The slot parts are a copy, the pages are shared; the pool lives as long as the
-/// snapshot does, and any thread may drop it.
+/// Immutable. The slot parts are a copy, the pages are shared; the pool and its memory live as long
+/// as the snapshot does, and any thread may drop it.
 class StateSnapshot {
  public:
   StateSnapshot(std::vector<int32_t> tokens, MemoryBlock slot, PageList pages)
-      : tokens_(std::move(tokens)), slot_(std::move(slot)), pages_(std::move(pages)) {}
+      : tokens_(std::move(tokens)), pages_(std::move(pages)), slot_(std::move(slot)) {}
 
   /// Ids that the state has absorbed.
   const std::vector<int32_t>& tokens() const { return tokens_; }
@@ -69,8 +69,8 @@ class StateSnapshot {
 
  private:
   std::vector<int32_t> tokens_;
+  PageList pages_;  // before the slot: their pool keeps the memory of both alive
   MemoryBlock slot_;
-  PageList pages_;
 };
 
 }  // namespace tessera

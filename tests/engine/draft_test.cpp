@@ -157,6 +157,15 @@ TEST_P(DraftTest, AStopInsideAnAcceptedRunEndsTheTextThere) {
 }
 
 /// A state made with drafts continues as one made without, whatever the continuation drafts.
+TEST_P(DraftTest, AStateMayOutliveItsEngine) {
+  Request request = make(20, 5, settings().front().sampling, 2);
+  request.keep_state = true;
+  const Output output = run(*engine_, request);
+  ASSERT_NE(output.last.state, nullptr);
+  engine_.reset();
+  EXPECT_GE(Engine::state_tokens(output.last.state).size(), request.prompt.size());
+}
+
 TEST_P(DraftTest, SavedStatesContinueTheSameText) {
   SamplingParams sampling;
   sampling.temperature = 0.8F;
