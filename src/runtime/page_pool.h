@@ -15,13 +15,17 @@
 
 namespace tessera {
 
+/// The host's memory, which is always there.
+inline std::shared_ptr<Memory> unowned_host_memory() {
+  return std::shared_ptr<Memory>(std::shared_ptr<Memory>(), &host_memory());
+}
+
 class PagePool {
  public:
   /// On the host, addresses are reserved for `capacity` pages and memory is taken when a page is
   /// first handed out; a device's memory is taken at once. The pool keeps `memory` alive.
-  static Result<std::shared_ptr<PagePool>> make(size_t page_bytes, int32_t capacity,
-                                                std::shared_ptr<Memory> memory = {{},
-                                                                                  &host_memory()});
+  static Result<std::shared_ptr<PagePool>> make(
+      size_t page_bytes, int32_t capacity, std::shared_ptr<Memory> memory = unowned_host_memory());
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
