@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measuring an engine: speed at context frontiers, against ceilings measured in the same row.
+// Measuring an engine: speed at context frontiers, against ceilings measured in the same run.
 #pragma once
 
 #include <tessera/engine.h>

@@ -10,8 +10,8 @@
 
 namespace tessera::cpu {
 
-/// NOTE: `traits().rounds` stays false: here the host is no detour, and it lets the depths of a
-/// launch differ.
+/// NOTE: `traits().rounds` stays false: here the host is no detour, and its own rounds leave out
+/// rows of a text that has ended.
 class RoundOps : public ops::Ops {
  public:
   ops::RoundState begin_round(const ops::RoundInputs& inputs) final;

@@ -34,16 +34,20 @@ void TextModel::apply_pending(const ops::RowBatch& batch) {
 }
 
 void TextModel::keep_wide_row(int row, std::byte* slot) {
-  const size_t bytes = static_cast<size_t>(config_.wide()) * dtype_bytes(traits_.activation);
+  const size_t bytes = wide_bytes(1);
   ops_.memory().copy(slot + layout_.offset(StatePart::kWideResidual, 0),
                      static_cast<const std::byte*>(trunk_.wide) + static_cast<size_t>(row) * bytes,
                      bytes);
 }
 
+size_t TextModel::wide_bytes(int rows) const {
+  return static_cast<size_t>(rows) * static_cast<size_t>(config_.wide()) *
+         dtype_bytes(traits_.activation);
+}
+
 /// The branches stay where they are from one launch to the next: a chain reads the last ones.
 void TextModel::hold_draft_wide(int rows) {
-  const size_t bytes = static_cast<size_t>(rows) * static_cast<size_t>(config_.wide()) *
-                       dtype_bytes(traits_.activation);
+  const size_t bytes = wide_bytes(rows);
   if (bytes > draft_wide_.bytes()) {
     ops_.forget_repeats();  // what was recorded writes to the old place
     draft_wide_ = MemoryBlock(ops_.memory(), bytes);
@@ -63,7 +67,7 @@ void TextModel::reserve_draft(ops::Role role, int rows, int logit_rows) {
 const void* TextModel::draft_source(const DraftLaunch& launch) {
   if (launch.source == DraftSource::kTrunk) return trunk_.wide;
   if (launch.source == DraftSource::kDraft) return draft_.wide;
-  const size_t bytes = static_cast<size_t>(config_.wide()) * dtype_bytes(traits_.activation);
+  const size_t bytes = wide_bytes(1);
   auto* row = static_cast<std::byte*>(draft_.wide);
   for (const ops::RowSpan& span : launch.batch.spans) {
     assert(span.num_rows == 1);
@@ -111,11 +115,12 @@ TextModel::Selecting TextModel::draft_selecting(DraftSelection selection, int bu
 
 void TextModel::draft(const DraftLaunch& launch) {
   assert(weights_.draft.has_value());
-  const int rows_of_launch = launch.batch.num_rows;
-  assert(launch.source != DraftSource::kDraft || draft_wide_.data() != nullptr);
-  hold_draft_wide(rows_of_launch);
-  reserve_draft(launch.batch.role, rows_of_launch, launch.cache_only ? 0 : rows_of_launch);
-  if (rows_of_launch == 0) return;
+  const int num_rows = launch.batch.num_rows;
+  assert(launch.source != DraftSource::kDraft || wide_bytes(num_rows) <= draft_wide_.bytes());
+  assert(launch.selection != DraftSelection::kContinued || num_rows <= draft_list_rows_);
+  hold_draft_wide(num_rows);
+  reserve_draft(launch.batch.role, num_rows, launch.cache_only ? 0 : num_rows);
+  if (num_rows == 0) return;
   const void* source = draft_source(launch);
   pass_->inputs = ops_.begin({.batch = launch.batch,
                               .ids = launch.ids,
@@ -123,8 +128,7 @@ void TextModel::draft(const DraftLaunch& launch) {
                               .source_rows = launch.source_rows});
   Selecting how{.cache_only = launch.cache_only};
   if (!launch.cache_only) {
-    if (launch.selection == DraftSelection::kKept)
-      hold_draft_lists(rows_of_launch, launch.budget_blocks);
+    if (launch.selection == DraftSelection::kKept) hold_draft_lists(num_rows, launch.budget_blocks);
     how = draft_selecting(launch.selection, launch.budget_blocks);
   }
   const Launch rows{.batch = launch.batch,

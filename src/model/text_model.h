@@ -150,6 +150,7 @@ class TextModel {
   void reserve_buffers(ops::Role role, int num_rows, int logit_rows);
   void run(const Launch& launch);
   void reserve_draft(ops::Role role, int rows, int logit_rows);
+  size_t wide_bytes(int rows) const;
   void hold_draft_wide(int rows);
   void run_round(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);
   void run_round_trunk(const ops::RoundState& state, const RoundShape& shape, int budget_blocks);

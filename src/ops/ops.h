@@ -41,7 +41,7 @@ struct Traits {
   DType index_key = DType::kF32;   // of pooled index keys
   bool combine_norms = false;      // combine writes the next mixer's N (CombineArgs::normed)
   bool drafts = false;             // runs the draft layer: `draft_input` and its source rows
-  bool rounds = false;             // whole rounds without the host (ops/round.h)
+  bool rounds = false;             // rounds without the host are the faster ones (ops/round.h)
 };
 
 /// What changes from launch to launch, in host memory.
@@ -157,7 +157,7 @@ class Ops {
   /// Waits for the results: the one synchronisation of a round.
   virtual void sample(const SampleArgs& args) = 0;
 
-  // Called where `traits().rounds` says so.
+  // Rounds without the host; every op of a backend that has none throws std::logic_error.
   /// Hands over the rows of a round, and of those that repeat it.
   virtual RoundState begin_round(const RoundInputs& inputs);
   /// The ops that follow work on the first `rows` rows, of the first `spans` sequences, of this

@@ -20,27 +20,31 @@ bool drives_rounds(const EngineOptions& options, ops::Ops& ops) {
     case RoundDriver::kDevice: return true;
     case RoundDriver::kAuto: break;
   }
-  // A host has nothing to wait for, and its own rounds leave out what is not drafted.
-  return ops.traits().rounds && !ops.memory().on_host();
+  return ops.traits().rounds;
 }
 
 }  // namespace
 
-/// What the rounds must know of a sequence; nothing when they cannot: its draws depend on the text
-/// so far, or too much ends it.
-std::optional<ops::RoundSequence> EngineLoop::round_settings(const RunningRequest& running) const {
-  if (!running.sampler.is_plain() || running.depth > ops::kMaxRoundDrafts) return std::nullopt;
+/// The ids that end the text of a request.
+std::vector<int32_t> EngineLoop::stops_of(const RunningRequest& running) const {
+  std::vector<int32_t> stops = running.request.stop_ids;
+  const std::vector<int32_t>& ends = model_->defaults().eos_token_ids;
+  if (!running.request.ignore_eos) stops.insert(stops.end(), ends.begin(), ends.end());
+  return stops;
+}
+
+/// Not when its draws depend on the text so far, or when more ends it than a round can look for.
+bool EngineLoop::flies(const RunningRequest& running) const {
+  return running.sampler.is_plain() && running.depth <= ops::kMaxRoundDrafts &&
+         stops_of(running).size() <= ops::kMaxRoundStops;
+}
+
+/// What the rounds must know of a sequence.
+ops::RoundSequence EngineLoop::round_settings(const RunningRequest& running) const {
   ops::RoundSequence settings;
-  const auto add_stops = [&settings](const std::vector<int32_t>& ids) {
-    for (const int32_t id : ids) {
-      if (settings.num_stops == ops::kMaxRoundStops) return false;
-      settings.stops[static_cast<size_t>(settings.num_stops++)] = id;
-    }
-    return true;
-  };
-  if (!running.request.ignore_eos && !add_stops(model_->defaults().eos_token_ids))
-    return std::nullopt;
-  if (!add_stops(running.request.stop_ids)) return std::nullopt;
+  const std::vector<int32_t> stops = stops_of(running);
+  std::copy(stops.begin(), stops.end(), settings.stops.begin());
+  settings.num_stops = static_cast<int32_t>(stops.size());
   std::vector<ops::LogitEdit> none;
   settings.draw = running.sampler.row(running.position, none);
   if (model_->has_draft()) settings.draft_vocab = model_->draft_vocab(settings.draw.valid_vocab);
@@ -58,26 +62,31 @@ bool EngineLoop::reserve_round(const Turn& turn, int64_t lag) {
   return guarded([&] { return store.reserve(turn.running->sequence.id(), end); }).has_value();
 }
 
+/// Drafts of the round after the next one. Returns how many of the sequences run the draft layer.
+int EngineLoop::choose_flight_depths(std::span<const Turn> turns) {
+  std::vector<const Turn*> drafting;
+  for (const Turn& turn : turns) {
+    turn.running->next_depth = 0;
+    if (turn.running->depth > 0) drafting.push_back(&turn);
+  }
+  const auto count = static_cast<int>(drafting.size());
+  choose_depths(drafting, static_cast<int>(turns.size()) - count);
+  return count;
+}
+
 /// Starts rounds of these sequences. False: the host must drive this one. `alone`: nothing else
 /// wants the backend, so that rounds may follow each other.
 bool EngineLoop::take_off(const std::vector<size_t>& indices, bool alone) {
   if (!drives_rounds(model_->options(), model_->ops())) return false;
   std::vector<Turn> turns;
-  std::vector<const Turn*> drafting;
   for (const size_t index : indices) {
-    Turn turn{.running = &running_[index], .ids = {running_[index].pending}};
-    const std::vector<int32_t>& drafts = turn.running->drafts;
-    turn.ids.insert(turn.ids.end(), drafts.begin(), drafts.end());
+    RunningRequest& running = running_[index];
+    if (!flies(running)) return false;
+    Turn turn{.running = &running, .ids = {running.pending}};
+    turn.ids.insert(turn.ids.end(), running.drafts.begin(), running.drafts.end());
     turns.push_back(std::move(turn));
   }
-  int others = 0;
-  for (const Turn& turn : turns) {
-    if (turn.running->depth > 0)
-      drafting.push_back(&turn);
-    else
-      others += static_cast<int>(turn.ids.size()), turn.running->next_depth = 0;
-  }
-  choose_depths(drafting, others);
+  choose_flight_depths(turns);
   std::stable_sort(turns.begin(), turns.end(), [](const Turn& left, const Turn& right) {
     const auto order = [](const RunningRequest& running) {
       return std::pair(running.next_depth, running.depth > 0);
@@ -87,13 +96,12 @@ bool EngineLoop::take_off(const std::vector<size_t>& indices, bool alone) {
   SequenceStore& store = model_->store();
   std::vector<ops::RoundSequence> settings;
   for (const Turn& turn : turns) {
-    const std::optional<ops::RoundSequence> known = round_settings(*turn.running);
     const RunningRequest& running = *turn.running;
     const auto own_pages = [&] {
       return store.prepare_write(running.sequence.id(), running.position);
     };
-    if (!known || !reserve_round(turn, 0) || !guarded(own_pages)) return false;
-    settings.push_back(*known);
+    if (!reserve_round(turn, 0) || !guarded(own_pages)) return false;
+    settings.push_back(round_settings(running));
   }
   flight_ = {.turns = std::move(turns), .alone = alone};
   describe_flight(settings);
@@ -103,7 +111,7 @@ bool EngineLoop::take_off(const std::vector<size_t>& indices, bool alone) {
       rows.push_back({.sequence = turn.running->sequence.id(), .ids = turn.ids});
     return model_->begin_round(rows, settings, flight_.shape);
   });
-  if (!flight_.alone) land();
+  if (!flight_.alone || flight_.error) land();
   return true;
 }
 
@@ -157,16 +165,7 @@ void EngineLoop::launch_round(const std::function<Result<void>()>& launch) {
 /// Whether the round in the air may be followed by one that the host has not prepared.
 bool EngineLoop::may_repeat() {
   if (!flight_.steady || !flight_.alone || flight_.error) return false;
-  std::vector<const Turn*> drafting;
-  int others = 0;
-  for (const Turn& turn : flight_.turns) {
-    if (turn.running->depth > 0)
-      drafting.push_back(&turn);
-    else
-      ++others;
-  }
-  choose_depths(drafting, others);
-  if (static_cast<int>(drafting.size()) != flight_.shape.lagging_spans) return false;
+  if (choose_flight_depths(flight_.turns) != flight_.shape.lagging_spans) return false;
   return std::all_of(flight_.turns.begin(), flight_.turns.end(), [this](const Turn& turn) {
     const RunningRequest& running = *turn.running;
     const auto rows = static_cast<int64_t>(turn.ids.size());
@@ -201,7 +200,7 @@ bool EngineLoop::must_land() {
 }
 
 void EngineLoop::land() {
-  while (flight_.unread > 0 && !flight_.error) read_report();
+  while (flight_.unread > 0) read_report();
   Flight landed = std::exchange(flight_, {});
   for (Turn& turn : landed.turns) {
     RunningRequest& running = *turn.running;
@@ -216,20 +215,21 @@ void EngineLoop::land() {
   }
 }
 
-/// Takes over what the oldest round in the air did.
+/// Takes over what the oldest round in the air did. Whatever fails, its report is no longer there.
 void EngineLoop::read_report() {
+  --flight_.unread;
   const auto status = guarded([this]() -> Result<void> {
     const ops::RoundReport report = model_->read_round();
     const bool timed = std::exchange(flight_.timed[0], flight_.timed[1]);
-    --flight_.unread;
     RoundUsage round = count_times(report.times, timed);
     round.rounds = 1;
     for (const ops::RoundOutcome& outcome : report.outcomes) round.tokens += outcome.kept;
     for (size_t at = 0; at < flight_.turns.size(); ++at) {
       Turn& turn = flight_.turns[at];
+      if (turn.error) continue;
       const auto rows = report.drawn.subspan(static_cast<size_t>(turn.first_row), turn.ids.size());
       auto taken = guarded([&] { return take_report(turn, report.outcomes[at], rows); });
-      if (!taken && !turn.error) turn.error = std::move(taken.error());
+      if (!taken) turn.error = std::move(taken.error());
       if (turn.kept > 0) turn.running->usage.rounds += round;
     }
     return {};
@@ -247,17 +247,11 @@ Result<void> EngineLoop::take_report(Turn& turn, const ops::RoundOutcome& outcom
   if (kept == 0) return {};
   const int64_t before = running.position;
   running.position += outcome.kept;
-  const auto rows = static_cast<int>(turn.ids.size());
-  if (rows > 1) {
-    running.usage.drafts.count(rows - 1, outcome.kept - 1);
-    running.acceptance.count(rows - 1, outcome.kept - 1);
-    policy_.count(rows - 1, outcome.kept - 1);
-  }
+  count_drafts(turn);
   for (size_t row = 0; row < kept; ++row) {
     auto status = deliver(running, drawn[row], before + static_cast<int64_t>(row) + 1);
     if (!status) return status;
   }
-  turn.next = running.pending;
   turn.ids = {running.pending};
   turn.ids.insert(turn.ids.end(), outcome.drafts.begin(), outcome.drafts.begin() + turn.depth);
   return {};

@@ -87,7 +87,11 @@ class EngineLoop {
   Result<void> deliver(RunningRequest& running, const ops::SampledToken& outcome, int64_t position);
   bool resume_drafting(SequenceId id, std::span<const int32_t> prompt);
   void propose(std::span<const Turn> turns, ops::Role role, bool live);
-  std::optional<ops::RoundSequence> round_settings(const RunningRequest& running) const;
+  void count_drafts(const Turn& turn);
+  std::vector<int32_t> stops_of(const RunningRequest& running) const;
+  bool flies(const RunningRequest& running) const;
+  ops::RoundSequence round_settings(const RunningRequest& running) const;
+  int choose_flight_depths(std::span<const Turn> turns);
   bool reserve_round(const Turn& turn, int64_t lag);
   bool take_off(const std::vector<size_t>& indices, bool alone);
   void describe_flight(std::span<const ops::RoundSequence> settings);

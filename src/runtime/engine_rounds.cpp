@@ -219,12 +219,18 @@ Result<void> EngineLoop::take(Turn& turn, bool verify) {
   if (verify)
     model_->accept({.sequence = running.sequence.id(), .ids = turn.ids}, turn.first_row, turn.kept);
   running.position += turn.kept;
-  if (rows > 1) {
-    running.usage.drafts.count(rows - 1, turn.kept - 1);
-    running.acceptance.count(rows - 1, turn.kept - 1);
-    policy_.count(rows - 1, turn.kept - 1);
-  }
+  count_drafts(turn);
   return {};
+}
+
+/// What became of the drafts that a turn verified.
+void EngineLoop::count_drafts(const Turn& turn) {
+  const int proposed = static_cast<int>(turn.ids.size()) - 1;
+  if (proposed == 0) return;
+  RunningRequest& running = *turn.running;
+  running.usage.drafts.count(proposed, turn.kept - 1);
+  running.acceptance.count(proposed, turn.kept - 1);
+  policy_.count(proposed, turn.kept - 1);
 }
 
 /// Makes the token of `outcome`, with index `position`, part of the text.

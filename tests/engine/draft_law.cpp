@@ -70,7 +70,7 @@ void add_law(LoadedModel& model, const Text& text, double probability,
 
 }  // namespace
 
-void check_draft_law(const SamplingParams& sampling, int draws) {
+void check_draft_law(const SamplingParams& sampling, int draws, RoundDriver rounds) {
   const auto model = load_model("models/nano", OpsKind::kFast);
   ASSERT_NE(model, nullptr);
   std::map<Text, double> law;
@@ -79,6 +79,7 @@ void check_draft_law(const SamplingParams& sampling, int draws) {
   EngineOptions options;
   options.model_dir = "models/nano";
   options.valid_vocab = kVocab;
+  options.rounds = rounds;
   options.max_sequences = static_cast<int>(kTogether);
   auto engine = Engine::load(options);
   ASSERT_TRUE(engine);

@@ -3,6 +3,7 @@
 // distributions that the logits define, whatever was drafted and rejected.
 #pragma once
 
+#include <tessera/engine.h>
 #include <tessera/sampling.h>
 
 #include <vector>
@@ -24,6 +25,7 @@ inline const std::vector<LawSetting>& law_settings() {
 }
 
 /// Chi-square of `draws` texts, seeds 0 on, above p = 1e-4.
-void check_draft_law(const SamplingParams& sampling, int draws);
+void check_draft_law(const SamplingParams& sampling, int draws,
+                     RoundDriver rounds = RoundDriver::kHost);
 
 }  // namespace tessera::test

@@ -7,11 +7,14 @@
 namespace tessera::test {
 namespace {
 
+constexpr int kDraws = 10000;
+
 class DraftLaw : public testing::TestWithParam<LawSetting> {};
 
-TEST_P(DraftLaw, JointDrawsFollowTheDefinition) {
-  constexpr int kDraws = 10000;
-  check_draft_law(GetParam().sampling, kDraws);
+TEST_P(DraftLaw, JointDrawsFollowTheDefinition) { check_draft_law(GetParam().sampling, kDraws); }
+
+TEST_P(DraftLaw, SoTheyDoInFlight) {
+  check_draft_law(GetParam().sampling, kDraws, RoundDriver::kDevice);
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, DraftLaw, testing::ValuesIn(law_settings()),

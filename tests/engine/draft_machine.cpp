@@ -31,9 +31,7 @@ std::unique_ptr<LoadedModel> open_model(int max_sequences) {
   options.max_sequences = max_sequences;
   options.max_draft = kMaxDraft;
   options.threads = 1;
-  auto model = LoadedModel::load(options);
-  EXPECT_TRUE(model) << (model ? "" : model.error().message());
-  return model ? std::move(*model) : nullptr;
+  return load_model(options);
 }
 
 /// The texts that all machines of this process live through.

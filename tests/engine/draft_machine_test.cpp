@@ -20,5 +20,10 @@ TEST(EngineMachine, ClientsGetTheTextsOfPlainDecoding) {
   run_engine_machine(kSeed, kSteps);
 }
 
+TEST(EngineMachine, RoundsInFlightGiveThemToo) {
+  constexpr int kSteps = 3000;
+  for (const uint64_t seed : {3U, 4U}) run_engine_machine(seed, kSteps, RoundDriver::kDevice);
+}
+
 }  // namespace
 }  // namespace tessera::test

@@ -6,12 +6,27 @@
 #include <filesystem>
 #include <fstream>
 
+#include "eval/forwarding_ops.h"
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
+#include "runtime/engine_loop.h"
 #include "tests/engine/engine_harness.h"
 
 namespace tessera::test {
 namespace {
+
+/// Fails one draw of a round, as a device does that cannot launch.
+class FailingDraw final : public ForwardingOps {
+ public:
+  FailingDraw(ops::Ops& inner, int at) : ForwardingOps(inner), left_(at) {}
+  void draw(const ops::DrawArgs& args) override {
+    if (left_-- == 0) throw std::runtime_error("no launch");
+    ForwardingOps::draw(args);
+  }
+
+ private:
+  int left_;
+};
 
 /// A copy of models/nano in which the embedding of one token is NaN.
 class PoisonedModel {
@@ -228,6 +243,30 @@ TEST(EngineFaults, DestroyingTheEngineEndsOpenRequests) {
   EXPECT_EQ(output.last.reason, FinishReason::kError);
   ASSERT_TRUE(output.last.error.has_value());
   EXPECT_EQ(output.last.error->code, Errc::kCancelled);
+}
+
+TEST(EngineFaults, ARoundThatCannotBeLaunchedEndsItsRequestsAlone) {
+  EngineOptions options;
+  options.model_dir = "models/nano";
+  options.rounds = RoundDriver::kDevice;
+  constexpr int kTokens = 12;
+  Request request = request_of({1, 2, 3}, 0, 0, kTokens);
+  request.ignore_eos = true;
+  request.draft = 0;
+  const std::vector<int32_t> want = run(*load_engine(options), request).tokens;
+  ASSERT_EQ(want.size(), kTokens);
+  for (const int at : {0, 1, 4}) {
+    auto model = LoadedModel::load(options);
+    ASSERT_TRUE(model);
+    FailingDraw failing((*model)->ops(), at);
+    (*model)->replace_ops(failing);
+    EngineLoop loop(std::move(*model));
+    Generation first(loop.enqueue(request)), second(loop.enqueue(request));
+    EXPECT_EQ(drain(first).last.reason, FinishReason::kError) << at;
+    drain(second);
+    Generation third(loop.enqueue(request));
+    EXPECT_EQ(drain(third).tokens, want) << "reports are out of step after " << at;
+  }
 }
 
 }  // namespace

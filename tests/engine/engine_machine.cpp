@@ -34,16 +34,15 @@ struct Story {
   auto operator<=>(const Story&) const = default;
 };
 
-std::unique_ptr<Engine> open_engine(int sequences) {
+std::unique_ptr<Engine> open_engine(int sequences, RoundDriver rounds) {
   EngineOptions options;
   options.model_dir = "models/nano";
   options.max_context = kContext;
   options.max_sequences = sequences;
   options.max_draft = kMaxDraft;
   options.threads = 1;
-  auto engine = Engine::load(options);
-  EXPECT_TRUE(engine) << (engine ? "" : engine.error().message());
-  return engine ? std::move(*engine) : nullptr;
+  options.rounds = rounds;
+  return load_engine(options);
 }
 
 std::vector<int32_t> ids_of(int count, int salt) {
@@ -101,7 +100,7 @@ class Plain {
   }
 
  private:
-  std::unique_ptr<Engine> engine_ = open_engine(kSequences);
+  std::unique_ptr<Engine> engine_ = open_engine(kSequences, RoundDriver::kHost);
   std::map<Story, std::vector<int32_t>> texts_{};
 };
 
@@ -119,9 +118,10 @@ struct Kept {
 
 class Machine {
  public:
-  explicit Machine(uint64_t seed)
+  Machine(uint64_t seed, RoundDriver rounds)
       : random_(seed),
-        path_(testing::TempDir() + "tessera_machine_" + std::to_string(seed) + ".state") {}
+        path_(testing::TempDir() + "tessera_machine_" + std::to_string(seed) + ".state"),
+        engine_(open_engine(kSequences, rounds)) {}
 
   void step() {
     std::discrete_distribution<int> any(kWeights.begin(), kWeights.end());
@@ -208,7 +208,7 @@ class Machine {
   std::mt19937_64 random_;
   std::string path_;
   Plain plain_{};
-  std::unique_ptr<Engine> engine_ = open_engine(kSequences);
+  std::unique_ptr<Engine> engine_;
   std::vector<Client> clients_{};
   std::vector<Kept> kept_{};
   int whole_texts_ = 0, starved_ = 0;
@@ -254,9 +254,9 @@ void Machine::finish() {
 
 }  // namespace
 
-void run_engine_machine(uint64_t seed, int steps) {
+void run_engine_machine(uint64_t seed, int steps, RoundDriver rounds) {
   SCOPED_TRACE("seed " + std::to_string(seed));
-  Machine machine(seed);
+  Machine machine(seed, rounds);
   for (int step = 0; step < steps; ++step) {
     machine.step();
     ASSERT_FALSE(testing::Test::HasFailure()) << "step " << step;

@@ -16,6 +16,12 @@
 
 namespace tessera::test {
 
+inline std::unique_ptr<LoadedModel> load_model(const EngineOptions& options) {
+  auto model = LoadedModel::load(options);
+  EXPECT_TRUE(model) << (model ? "" : model.error().message());
+  return model ? std::move(*model) : nullptr;
+}
+
 inline std::unique_ptr<LoadedModel> load_model(const std::string& dir, OpsKind ops,
                                                CacheType cache = CacheType::kF32,
                                                int indexer_budget = 0) {
@@ -24,9 +30,7 @@ inline std::unique_ptr<LoadedModel> load_model(const std::string& dir, OpsKind o
   options.ops = ops;
   options.cache_type = cache;
   options.indexer_budget = indexer_budget;
-  auto model = LoadedModel::load(options);
-  EXPECT_TRUE(model) << (model ? "" : model.error().message());
-  return model ? std::move(*model) : nullptr;
+  return load_model(options);
 }
 
 /// Repeatable ids with repeated n-grams and end-of-text ids inside, so that every state part
